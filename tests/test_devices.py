@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import pytest
@@ -201,6 +202,39 @@ def test_auto_is_what_is_there(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert devices._choose_tensorflow_kind(DevicesConfig(**options), num_gpus) == kind
+
+
+@pytest.fixture
+def stand_ins(monkeypatch) -> SimpleNamespace:
+    """In place of `tf.distribute`, for workers and TPUs, which are not there."""
+    found = SimpleNamespace(
+        num_hosts=1,
+        initialized=[],
+        MultiWorkerMirroredStrategy=lambda: "multi_worker",
+        TPUStrategy=lambda resolver: SimpleNamespace(
+            extended=SimpleNamespace(num_hosts=found.num_hosts), resolver=resolver
+        ),
+        cluster_resolver=SimpleNamespace(TPUClusterResolver=lambda name: f"resolver of {name}"),
+    )
+    monkeypatch.setattr(tf, "distribute", found)
+    monkeypatch.setattr(tf.config, "experimental_connect_to_cluster", found.initialized.append)
+    monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", found.initialized.append)
+    monkeypatch.setenv("TPU_NAME", "grpc://10.0.0.2")
+    return found
+
+
+def test_several_workers_have_the_strategy_of_workers(stand_ins):
+    assert devices._make_strategy.__wrapped__("multi_worker", ()) == "multi_worker"
+    assert not stand_ins.initialized
+
+
+def test_a_tpu_of_one_host_is_found_by_its_name_and_of_several_refused(stand_ins):
+    strategy = devices._make_strategy.__wrapped__("tpu", ())
+    assert strategy.resolver == "resolver of grpc://10.0.0.2"
+    assert stand_ins.initialized == [strategy.resolver] * 2
+    stand_ins.num_hosts = 2
+    with pytest.raises(ValueError, match="has 2 hosts.*JAX backend"):
+        devices._make_strategy.__wrapped__("tpu", ())
 
 
 def test_a_garbled_tf_config_is_named(monkeypatch):

@@ -207,8 +207,23 @@ def test_a_model_of_a_class_becomes_a_functional_one_whose_pixels_must_be_said(t
     )
 
 
+@pytest.mark.parametrize(("shape", "channels"), [((None, 32, 32, 1), 1), ((None, 32, 32, None), 3)])
+def test_a_model_of_a_class_keeps_its_channels(monkeypatch, shape, channels):
+    model = OfAClass()
+    monkeypatch.setattr(model, "get_build_config", lambda: {"input_shape": shape})
+    found = keras_file._make_functional(model, Path("model.keras"), None)
+    assert found.input_shape == (None, 32, 32, channels)
+
+
 @pytest.mark.parametrize(
-    ("scale", "offset"), [(1 / 127.5, -1.0), (None, None), ([0.02, 0.02, 0.02], [-2.0, -2.1, -1.8])]
+    ("scale", "offset"),
+    [
+        (1 / 127.5, -1.0),
+        (1 / 255, None),
+        (None, -128.0),
+        (None, None),
+        ([0.02, 0.02, 0.02], [-2.0, -2.1, -1.8]),
+    ],
 )
 def test_scaling_outside_the_graph_as_kerashub_keeps_it(scale, offset):
     model = small()

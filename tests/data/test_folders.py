@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("tensorflow")
 Image = pytest.importorskip("PIL.Image")
 
-from keras_vit.data.folders import training_and_test  # noqa: E402
+from keras_vit.data.folders import to_measure_on, training_and_test  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 
@@ -41,6 +41,18 @@ def test_without_a_test_set_there_is_none(tmp_path: Path):
         images(tmp_path / "a" / "train" / name, "1.png")
         images(tmp_path / "b" / name, "1.png")
     assert training_and_test(tmp_path / "a")[1] is training_and_test(tmp_path / "b")[1] is None
+
+
+def test_a_text_file_beside_one_class_is_no_photo(tmp_path: Path):
+    images(tmp_path / "test" / "cat", "1.png")
+    (tmp_path / "test" / "readme.txt").touch()
+    assert to_measure_on(tmp_path) == tmp_path / "test"
+
+
+def test_photos_beside_one_folder_are_a_class(tmp_path: Path):
+    images(tmp_path / "test", "1.png")
+    images(tmp_path / "test" / "more", "2.png")
+    assert to_measure_on(tmp_path) == tmp_path
 
 
 def test_a_class_may_be_called_train(tmp_path: Path):

@@ -74,6 +74,14 @@ def test_of_equally_similar_examples_the_earlier_ones_are_neighbors():
     assert found.answers[:, 0].tolist() == [3, 1, 1]
 
 
+@pytest.mark.parametrize("levels", [3, 30, 300])
+def test_the_largest_come_in_falling_order_and_of_equals_the_first(levels):
+    values = np.random.default_rng(levels).integers(0, levels, (50, 60)).astype(float)
+    for count in (1, 7, 59, 60):
+        expected = np.argsort(-values, axis=1, kind="stable")[:, :count]
+        np.testing.assert_array_equal(knn_module._find_largest(values, count), expected)
+
+
 def test_the_temperature_decides_between_one_close_and_two_far_examples():
     train = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 1.0]])
     labels, test = np.array([0, 1, 1]), np.array([[1.0, 0.1]])

@@ -12,6 +12,7 @@ import pytest
 
 import keras_vit
 from keras_vit.kernels import gelu
+from keras_vit.layers.quantized import is_reproducible
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 
 RNG = np.random.default_rng(0)
@@ -78,6 +79,11 @@ def test_a_quantized_model_is_the_same_once_it_was_saved(
     loaded.save(tmp_path / "again.keras")
     again = keras.models.load_model(tmp_path / "again.keras")
     assert [weight.dtype for weight in again.weights] == [weight.dtype for weight in model.weights]
+    marked = [
+        [is_reproducible(layer) for layer in each._flatten_layers()] for each in (model, again)
+    ]
+    # the unit has group norms, which are not marked
+    assert marked[0] == marked[1] and any(marked[0]) == (kind != "axial unit")
 
 
 @pytest.mark.tensorflow

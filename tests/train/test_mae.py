@@ -23,6 +23,7 @@ from keras_vit.train import (  # noqa: E402
     MAEConfig,
     OptimizerConfig,
     RunConfig,
+    mae,  # noqa: E402
     pretrain_mae,
     run_finetuning,
 )
@@ -150,6 +151,20 @@ def test_the_encoder_of_a_run_is_loaded_from_both_files(finished):
     first, second = (keras.ops.convert_to_numpy(model(images)) for model in models)
     assert first.shape == (2, 17, 16)
     np.testing.assert_array_equal(first, second)
+
+
+def test_the_picture_has_the_colors_of_the_images(tiny_vit, monkeypatch, tmp_path):
+    drawn = {}
+    monkeypatch.setattr(mae, "draw_rows", lambda path, rows: drawn.update(rows))
+    images = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3)).astype("uint8")
+    model = masked_autoencoder(tiny_vit, 32, normalize_pixels=False, **SMALL)
+    mae._draw(model, images, tmp_path / "picture.png")
+    np.testing.assert_allclose(drawn["image"], images / 255, atol=1e-6)
+    visible = (drawn["visible"] != 0.5).any(axis=-1)
+    assert visible.any() and not visible.all()
+    for name in ("visible", "reconstruction"):
+        np.testing.assert_allclose(drawn[name][visible], images[visible] / 255, atol=1e-6)
+    assert (drawn["visible"][~visible] == 0.5).all()
 
 
 def test_what_does_not_go_together_is_said(tmp_path):
