@@ -49,6 +49,15 @@ def test_a_text_file_beside_one_class_is_no_photo(tmp_path: Path):
     assert to_measure_on(tmp_path) == tmp_path / "test"
 
 
+def test_a_file_called_as_a_part_is_no_part(tmp_path: Path):
+    for name in ("cat", "dog"):
+        images(tmp_path / name, "1.png")
+    for name in ("train", "test"):
+        (tmp_path / name).touch()
+    assert training_and_test(tmp_path)[0].class_names == ("cat", "dog")
+    assert to_measure_on(tmp_path) == tmp_path
+
+
 def test_photos_beside_one_folder_are_a_class(tmp_path: Path):
     images(tmp_path / "test", "1.png")
     images(tmp_path / "test" / "more", "2.png")

@@ -72,6 +72,7 @@ def test_open_sizes_stay_open_until_the_call():
     inputs = keras.Input((None, 32, 3))
     outputs = PatchEmbedding(16, 5, flatten=False)(inputs)
     assert outputs.shape == (None, None, 2, 5)
+    assert PatchEmbedding(16, 5).compute_output_shape((None, None, 32, 3)) == (None, None, 5)
     model = keras.Model(inputs, outputs)
     assert model.predict_on_batch(np.zeros((3, 64, 32, 3))).shape == (3, 4, 2, 5)
 

@@ -84,6 +84,15 @@ def test_each_kind_of_corruption_does_what_its_name_says(training):
         assert origin != place
 
 
+def test_a_token_is_swapped_for_any_other_of_its_image():
+    x, layer = different_tokens(300, 4), MaskTokens(1.0, mask_share=0.0, swap_share=1.0, seed=1)
+    tokens, kinds = masked(layer, x, training=True)
+    assert (kinds == SWAPPED).all()
+    origins = (x[:, None] == tokens[:, :, None]).all(axis=-1).argmax(axis=-1)
+    for place in range(4):
+        assert sorted(set(origins[:, place])) == [each for each in range(4) if each != place]
+
+
 def test_training_draws_anew_and_evaluation_never_does():
     x, layer = different_tokens(6, 50), MaskTokens(seed=0)
     first, second = (masked(layer, x, training=True)[1] for _ in range(2))
