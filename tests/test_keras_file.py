@@ -208,7 +208,9 @@ def test_a_model_of_a_class_becomes_a_functional_one_whose_pixels_must_be_said(t
 
 
 @pytest.mark.parametrize(("shape", "channels"), [((None, 32, 32, 1), 1), ((None, 32, 32, None), 3)])
-def test_a_model_of_a_class_keeps_its_channels(monkeypatch, shape, channels):
+def test_a_model_of_a_class_has_the_channels_it_was_built_for_or_three(
+    monkeypatch, shape, channels
+):
     model = OfAClass()
     monkeypatch.setattr(model, "get_build_config", lambda: {"input_shape": shape})
     found = keras_file._make_functional(model, Path("model.keras"), None)

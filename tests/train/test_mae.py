@@ -23,7 +23,7 @@ from keras_vit.train import (  # noqa: E402
     MAEConfig,
     OptimizerConfig,
     RunConfig,
-    mae,  # noqa: E402
+    mae,
     pretrain_mae,
     run_finetuning,
 )

@@ -1,7 +1,6 @@
 """Where weights are found: tags, files, URLs."""
 
-import dataclasses
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import keras
 import numpy as np
@@ -58,11 +57,11 @@ def test_a_head_that_timm_trained_on_the_mean_of_the_patches_reads_them(tiny_vit
 
 
 @pytest.mark.once
-def test_the_hash_of_weights_depends_on_numbers_and_not_on_their_order(tmp_path):
+def test_the_hash_of_weights_depends_on_numbers_and_not_on_their_order():
     draws = np.random.default_rng(0)
     arrays = {name: draws.normal(size=3) for name in ("b", "a", "c")}
     found = source.Pretrained(
-        **{field.name: None for field in dataclasses.fields(source.Pretrained)} | {"arrays": arrays}
+        **{field.name: None for field in fields(source.Pretrained)} | {"arrays": arrays}
     )
     turned = replace(found, arrays=dict(sorted(arrays.items())))
     assert turned.sha256() == found.sha256()
