@@ -43,7 +43,7 @@ from keras_vit.weights.restore import named_variables  # noqa: E402
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "experiments"))  # where a script finds what lies beside it
 
-from ablations import runs  # noqa: E402
+from ablations import processor, runs  # noqa: E402
 from ablations.arms import (  # noqa: E402
     Arm,
     Claim,
@@ -56,6 +56,7 @@ from ablations.arms import (  # noqa: E402
 from ablations.page import count_trials, list_facts, write_results  # noqa: E402
 from ablations.plan import make_plan, show_command  # noqa: E402
 from ablations.plan import study_of as study_of_plan  # noqa: E402
+from ablations.processor import name_cpu, name_processor  # noqa: E402
 from ablations.rates import choose, find_winner, make_grid, next_rates  # noqa: E402
 from ablations.report import (  # noqa: E402
     find_differences,
@@ -483,6 +484,7 @@ def test_the_features_of_a_start_are_measured_on_the_data_of_the_arms(tmp_path: 
         "seed": 5,
         "steps": 60,
         "images_per_second": 8.0,
+        "processor": name_cpu(),
         "state_sha256": "abc",
         "training_images": 16,
         "test_images": 360,
@@ -994,6 +996,7 @@ def test_a_run_that_compares_rates_measures_nothing_on_the_test_set(tmp_path: Pa
         "steps": 60,
         "parameters": model.count_params(),
         "images_per_second": 7.0,
+        "processor": name_cpu(),
         "state_sha256": "abc",
         "training_images": 1437 - 144,
     }
@@ -1005,24 +1008,29 @@ def test_a_run_that_compares_rates_measures_nothing_on_the_test_set(tmp_path: Pa
 class StandIn:
     """A pool whose trials train nothing; their accuracies depend on what they try."""
 
-    def __init__(self, on_end: Callable = lambda _: None, backwards: bool = False):
-        self.on_end, self.backwards, self.ran = on_end, backwards, []
+    def __init__(
+        self,
+        on_end: Callable = lambda _: None,
+        backwards: bool = False,
+        cpu: str | None = None,
+    ):
+        self.on_end, self.backwards, self.cpu, self.ran = on_end, backwards, cpu, []
 
     def run(self, trials: list, where: Path) -> None:
         for trial in [*trials][:: -1 if self.backwards else 1]:
             if not trial.is_over():
                 self.ran.append(trial.name)
-                finish(trial)
+                finish(trial, self.cpu)
                 self.on_end(trial)
 
 
-def finish(trial) -> None:
+def finish(trial, cpu: str | None = None) -> None:
     """Writes what a process leaves in the folder of its trial."""
     trial.folder.mkdir(parents=True, exist_ok=True)
     (trial.folder / "trial.json").write_text('{"seconds": 1.5, "cpu_seconds": 2.5}')
     tries, path = trial.tries, trial.folder / trial.result
     sha = hashlib.sha256(repr(sorted(tries.items())).encode()).hexdigest()
-    measured = {"state_sha256": sha, "learning_rate": tries["learning_rate"]}
+    measured = {"state_sha256": sha, "learning_rate": tries["learning_rate"], "processor": cpu}
     best = {"vit": 0.001, "resnet": 0.009}.get(tries["arm"])  # the grid of the ResNet is widened
     if tries["kind"] == "start":
         measured |= {"fewshot_accuracy": 0.5, "fewshot_draws": [0.5], "training_images": 160}
@@ -1287,6 +1295,56 @@ def test_a_sample_of_trials_is_run_again_and_compared(tmp_path: Path, capsys):
     assert not schedule.repeat(pool, 99)
     assert len(pool.ran) == 6  # those of the first sample are not repeated
     assert "| vit/seed_0 | DIFFERENT | same | same |" in capsys.readouterr().out
+
+
+def test_a_trial_of_another_processor_may_differ_and_it_is_said(tmp_path: Path, capsys):
+    """Only of trials that do differ; a start of another processor is not taken for that of the
+    rows.
+    """
+    study = with_starts(toy())
+    schedule = schedule_of(tmp_path / "runs", tmp_path, study)
+    schedule.run_all(StandIn(schedule.record, cpu="AMD EPYC"), 1)
+    assert schedule.repeat(StandIn(cpu="Intel Xeon"), 1)
+    assert "Computed on" not in capsys.readouterr().out
+    text = (tmp_path / "trials.csv").read_text()
+    start = next(row for row in Results(tmp_path).rows() if row["arm"] == "large")
+    (tmp_path / "trials.csv").write_text(text.replace(start["state_sha256"], "0" * 64))
+    assert not schedule.repeat(StandIn(cpu="Intel Xeon"), 99)
+    said = capsys.readouterr().out
+    assert said.count("Computed on AMD EPYC, and again on Intel Xeon. Another processor") == 1
+    other = schedule_of(tmp_path / "elsewhere", tmp_path, study)
+    lines = (tmp_path / "trials.csv").read_text().splitlines(keepends=True)
+    kept = "".join(line for line in lines if "only=vit/seed_0" not in line)
+    (tmp_path / "trials.csv").write_text(kept)
+    with pytest.raises(ValueError, match=f"{'0' * 64}. Computed on AMD EPYC, and again on an unk"):
+        other.run_all(StandIn(), 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (
+            "processor\t: 0\nmodel\t\t: 1\nmodel name\t: AMD EPYC 7B13 \nflags\t: fpu\n",
+            "AMD EPYC 7B13",
+        ),
+        ("processor\t: 0\nBogoMIPS\t: 50.00\n", None),
+        ("model name\t: \nflags\t: fpu\n", None),
+        (None, None),
+    ],
+)
+def test_a_cpu_has_a_name(text: str | None, name: str | None, tmp_path: Path, monkeypatch):
+    """Linux on ARM and other systems tell at least the architecture."""
+    file = tmp_path / "cpuinfo"
+    if text is not None:
+        file.write_text(text)
+    monkeypatch.setattr(processor, "CPU_INFO", file)
+    monkeypatch.setattr(processor.platform, "processor", lambda: "")
+    monkeypatch.setattr(processor.platform, "machine", lambda: "aarch64")
+    assert name_cpu() == (name or "aarch64")
+    devices = Devices(kind="one", num_replicas=1, description="NVIDIA H100")
+    assert name_processor(devices) == name_cpu()
+    monkeypatch.setattr(processor, "has_accelerator", lambda: True)
+    assert name_processor(devices) == "NVIDIA H100"
 
 
 def test_a_trial_that_diverges_when_run_again_is_different(tmp_path: Path):

@@ -152,6 +152,10 @@ def list_facts(
             "processor hours, sum over the trials",
             f"{sum(row['cpu_seconds'] or 0 for row in rows) / 3600:.1f}",
         ],
+        [
+            "processors",
+            ", ".join(sorted({row["processor"] for row in rows if row["processor"]})) or "-",
+        ],
         ["files", f"[trials.csv]({folder}/trials.csv), [study.json]({folder}/study.json)"],
     ]
 

@@ -39,6 +39,7 @@ COLUMNS: Mapping[str, Callable[[str], Any]] = {
     "images_per_second": float,
     "seconds": float,
     "cpu_seconds": float,  # of all cores
+    "processor": str,
     "state_sha256": str,
     "diverged": str,
     "command": str,

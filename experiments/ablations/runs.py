@@ -20,6 +20,7 @@ from command_line.trials import read_json
 
 import keras_vit
 from ablations.arms import Config, StartConfig
+from ablations.processor import name_processor
 from ablations.rows import FEWSHOT, HELD_OUT, TEST
 from keras_vit.data.sources import Source
 from keras_vit.devices import Devices, connect
@@ -199,6 +200,7 @@ def describe(
         "images_per_second": statistics.median(
             value for _, value in read_metrics(folder)["train/images_per_second"]
         ),
+        "processor": name_processor(connect(config.run.devices)),
         "state_sha256": results["state_sha256"],
     }
 

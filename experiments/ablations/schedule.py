@@ -18,6 +18,7 @@ from typing import Any
 from command_line.trials import Pool, Trial
 
 from ablations.arms import Study
+from ablations.processor import explain_change
 from ablations.rates import find_rate, find_tried, next_rates
 from ablations.rows import COLUMNS, FEWSHOT, HELD_OUT, TEST, Results, Row, key_of
 from ablations.runs import RESULT, remove_checkpoints
@@ -205,13 +206,17 @@ class Schedule:
         starts = again.find_starts(trials)
         again.train_starts(pool, starts)
         pool.run(trials, again.folder)
-        lines, is_same = [], True
+        lines, is_same, reasons = [], True, set()
         for trial in [*starts, *trials]:
             found, row = trial.results(), self.results.find(trial.tries) or dict.fromkeys(COLUMNS)
             equal = [found.get(name) == row[name] for name in COMPARED]
             is_same &= all(equal)
+            if found and not all(equal):
+                reasons.add(explain_change(row["processor"], found.get("processor")))
             lines.append([trial.name, *("same" if each else "DIFFERENT" for each in equal)])
         print(table(["trial", *(name.replace("_", " ") for name in COMPARED)], lines), flush=True)
+        for reason in sorted(reasons - {""}):
+            print(reason, flush=True)
         return is_same
 
     def train_starts(self, pool: Pool, starts: Sequence[Trial]) -> None:
@@ -239,14 +244,17 @@ class Schedule:
             ValueError: If one has other weights than its row states.
         """
         for start in starts:
-            row, ours = self.results.find(start.tries), start.results().get("state_sha256")
+            row, found = self.results.find(start.tries), start.results()
+            ours = found.get("state_sha256")
             if row is not None and row["state_sha256"] != ours:
-                raise ValueError(
+                parts = (
                     f"{start.folder} has other weights than those from which the finished trials "
-                    f"started: state sha256 {ours} instead of {row['state_sha256']}. Copy that "
-                    "folder from the machine of these trials, or start the study in another "
-                    "`--results`."
+                    f"started: state sha256 {ours} instead of {row['state_sha256']}.",
+                    explain_change(row["processor"], found.get("processor")),
+                    "Copy that folder from the machine of these trials, or start the study in "
+                    "another `--results`.",
                 )
+                raise ValueError(" ".join(part for part in parts if part))
 
 
 def _select(name: str, tries: Mapping[str, Any]) -> tuple[str, ...]:
