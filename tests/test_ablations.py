@@ -1002,6 +1002,38 @@ def test_a_run_that_compares_rates_measures_nothing_on_the_test_set(tmp_path: Pa
     }
 
 
+def test_a_run_that_held_images_out_is_tested_on_the_test_set(tmp_path: Path, monkeypatch):
+    """The held-out images have chosen when it ended; the examples of the few-shot measurement are
+    drawn from the whole training set.
+    """
+    study = study_of("data_size", "smoke")
+    config = make_seed_config(next(iter(study.arms.values())).config, 0.003, 1)
+    assert config.run.data.held_out
+    asked = []
+
+    def measure_accuracy(model, source, **how):
+        asked.append((source.name, source.num_examples))
+        return {"top1": 0.75}
+
+    def measure_fewshot(model, train, test, shots, how):
+        asked.append((train.num_examples, test.name, test.num_examples))
+        return {"fewshot_accuracy": 0.25}
+
+    curve = {"train/images_per_second": [(30, 7.0)], runs.VALIDATION: [(30, 0.5), (60, 0.25)]}
+    procedure = {type(config): lambda *_: {"state_sha256": "abc", runs.VALIDATION: 0.25}}
+    monkeypatch.setattr(runs, "PROCEDURES", procedure)
+    monkeypatch.setattr(runs, "read_metrics", lambda _: curve)
+    monkeypatch.setattr(runs, "load_trained", lambda *_: (build(config), 60))
+    monkeypatch.setattr(runs, "accuracy", measure_accuracy)
+    monkeypatch.setattr(runs, "measure_fewshot", measure_fewshot)
+    train_and_measure(config, tmp_path)
+    assert asked == [("digits test", 360), (1437, "digits test", 360)]
+    found = json.loads((tmp_path / "measured.json").read_text())
+    assert (found["test_accuracy"], found["held_out_accuracy"]) == (0.75, 0.5)
+    assert found["test_images"] == 360
+    assert found["training_images"] == make_sources(config.run.data, 1)[0].num_examples < 1437
+
+
 # ---- the rows, and which trials are run
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from keras_vit import paper
+from keras_vit import cost, paper
 from keras_vit.model_card import format_model_card
 from keras_vit.variants import VARIANTS
 from keras_vit.weights import catalog
@@ -166,6 +166,23 @@ def test_the_cost_is_that_of_the_size_and_the_head():
     assert f"| {85_798_656 + 380 * 768:,} |" in cost
     assert "without a head, at 384 x 384 pixels" in cost
     assert "with 512 outputs" in sections(format_model_card("CLIP_B16"))["Cost"]
+
+
+def test_the_card_has_the_numbers_of_the_cost_module():
+    row, size = VARIANTS["ViT_B16"], (384, 384)
+    found = sections(format_model_card("ViT_B16", size, classes=None))["Cost"]
+    forward, stored = (
+        cost.activation_bytes(row, size, training=training) / 2**20 for training in (False, True)
+    )
+    assert stored > 5 * forward
+    macs = cost.macs(row, size, classes=None) / 1e9
+    for words, value in (
+        ("multiply-adds, forward, per image", f"{macs:,.2f} G"),
+        ("activations, forward, one image, float32", f"{forward:,.1f} MiB"),
+        ("activations stored for the gradient, per image, float32", f"{stored:,.1f} MiB"),
+        ("tokens", "577"),
+    ):
+        assert f"| {words} | {value} |" in found
 
 
 def test_the_papers_to_cite_are_links():

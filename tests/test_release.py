@@ -65,6 +65,13 @@ def test_what_is_not_ready_is_not_released(changelog, version, tag, reason):
         NOTES["write_notes"](changelog, version, tag)
 
 
+def test_a_tag_that_is_not_ready_is_an_exit_code(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["notes.py", "--tag=v99.0.0"])
+    assert NOTES["main"]() == 1
+    said = capsys.readouterr()
+    assert said.out == "" and "The tag is v99.0.0" in said.err
+
+
 def test_the_version_is_read_without_an_import():
     assert NOTES["read_version"]('import nothing\n__version__ = "1.2.3"\n') == "1.2.3"
     with pytest.raises(ValueError, match="must assign a literal"):

@@ -319,6 +319,34 @@ def test_the_folder_of_another_sweep_is_refused(story: Story):
     )
 
 
+CLAIMS = f"""
+import json, sys
+sys.path.insert(0, "{ROOT}/experiments")
+import sweep
+from absl import flags
+flags.FLAGS(["sweep.py", "--config=a", "--workdir=b"])
+def claim(path, plan):
+    print(json.dumps([str(path), plan]))
+    sys.exit(0)
+sweep.make_plan = lambda config: {{"kind": "FinetuneConfig", "learning_rates": [0.1], "seeds": 3}}
+sweep.claim = claim
+sweep.main(None, sys.argv[1])
+"""
+
+
+def test_the_folder_is_claimed_for_the_whole_plan(tmp_path: Path):
+    done = warm.run(
+        [sys.executable, "-c", CLAIMS, str(tmp_path)],
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=HUNG_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    plan = {"kind": "FinetuneConfig", "learning_rates": [0.1], "seeds": 3}
+    assert json.loads(done.stdout.splitlines()[-1]) == [f"{tmp_path}/sweep.json", plan]
+
+
 def fabricate(folder: Path, accuracy: float | None) -> None:
     """A run that is over, without the time it takes."""
     folder.mkdir(parents=True)

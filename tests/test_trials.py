@@ -20,10 +20,10 @@ pytest.importorskip("tensorflow")
 # where a script finds what lies beside it
 sys.path.append(str(Path(__file__).parents[1] / "experiments"))
 
-from command_line import trials  # noqa: E402
+from command_line import exit_codes, trials  # noqa: E402
 from command_line.trials import Pool, Running, Trial  # noqa: E402
 
-from keras_vit.train import Stopped  # noqa: E402
+from keras_vit.train import Diverged, Stopped  # noqa: E402
 from keras_vit.writing import _MARK  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
@@ -31,6 +31,7 @@ pytestmark = pytest.mark.tensorflow
 FINISHES = """
 import json, os, sys
 json.dump({"validation/accuracy": 0.75, "cuda": os.environ.get("CUDA_VISIBLE_DEVICES"),
+           "session": os.getsid(0) == os.getpid(), "grows": os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH"),
            "saved": os.path.exists(sys.argv[1] + ".saved")}, open(sys.argv[1], "w"))
 """
 WAITS_FOR_TWO = """
@@ -213,7 +214,12 @@ def test_seconds_add_up_over_the_parts_of_a_run_and_memory_is_the_most(make, tmp
     )
     run(tmp_path, trial)
     assert 110 <= trial.notes()["seconds"] < 3600 and trial.notes()["memory_gb"] == 50.0
-    assert trial.notes()["cpu_seconds"] >= 7.0
+    before = trial.notes()["cpu_seconds"]
+    ended = Running(
+        trial=trial, process=SimpleNamespace(returncode=0), slot=0, log_start=0, cpu=2.5
+    )
+    Pool(1, tmp_path, "sweep")._settle(ended)
+    assert before >= 7.0 and trial.notes()["cpu_seconds"] == before + 2.5
 
 
 def test_processor_time_is_that_of_the_run(make):
@@ -233,9 +239,39 @@ def test_each_of_several_runs_gets_a_gpu(make, tmp_path, monkeypatch):
     some = [make(name, WAITS_FOR_TWO + FINISHES) for name in ("one", "two")]
     run(tmp_path, *some, parallel=2)
     assert sorted(trial.results()["cuda"] for trial in some) == ["3", "5"]
+    assert [trial.results()["grows"] for trial in some] == ["true", "true"]
     alone = make("alone")
     run(tmp_path, alone)
-    assert alone.results()["cuda"] == "3,5"
+    assert alone.results()["cuda"] == "3,5" and alone.results()["grows"] is None
+
+
+def test_ctrl_c_in_a_terminal_reaches_a_run_through_the_pool_alone(make, tmp_path):
+    """A terminal signals all processes of its session; a second signal would end a run unsaved."""
+    trial = make("one")
+    run(tmp_path, trial)
+    assert trial.results()["session"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Stopped("Stopped by SIGTERM after step 7."), 75),
+        (Diverged("Step 3: the loss is nan."), 1),
+        (ValueError("There is no model."), 1),
+        (OSError("The disk is full."), 1),
+        (ImportError("pip install keras-vit[data]"), 1),
+    ],
+)
+def test_a_script_ends_with_a_line_and_the_exit_code_of_its_error(
+    error: Exception, code: int, monkeypatch, capsys
+):
+    monkeypatch.setattr(exit_codes.logging, "set_verbosity", lambda _: None)
+    with pytest.raises(SystemExit) as ended, exit_codes.exit_on_error():
+        raise error
+    assert ended.value.code == code
+    assert capsys.readouterr().err.endswith(f"{error}\n")
+    with pytest.raises(KeyError), exit_codes.exit_on_error():  # a fault of the program
+        raise KeyError("x")
 
 
 def running(memory: int = 0, slot: int = 0) -> Running:

@@ -180,6 +180,20 @@ def test_every_operation_is_drawn_as_often():
     assert min(counts) >= 30 - 4 * 5.3 and max(counts) <= 30 + 4 * 5.3
 
 
+def test_each_operation_can_be_drawn(monkeypatch):
+    """The first and the last too: with 400 draws, one of sixteen is missed once in 10^10."""
+
+    def fill(number: int):
+        return lambda image, _: tf.fill(tf.shape(image), tf.constant(number, tf.uint8))
+
+    fake = {name: fill(number) for number, name in enumerate(NAMES)}
+    monkeypatch.setattr(randaugment, "operations", lambda _: fake)
+    transform = tf.function(randaugment.rand_augment(1, 7))
+    image = tf.zeros((1, 1, 3), tf.uint8)
+    drawn = [int(transform(image, tf.constant([5, i]))[0, 0, 0]) for i in range(400)]
+    assert sorted(set(drawn)) == list(range(16))
+
+
 def test_operations_follow_each_other():
     image = NOISE[:16, :16]
     transform = randaugment.rand_augment(2, 0)

@@ -415,6 +415,9 @@ def test_the_policies_for_evaluation():
     # 256 by 512, of which the middle 224 by 224.
     middle = transforms.resize_shorter(256)(image, SEED)[16:240, 144:368]
     np.testing.assert_array_equal(apply(transforms.eval_crop("resize_shorter", 224), image), middle)
+    # the whole image to 256 by 256
+    middle = transforms.resize(256)(image, SEED)[16:240, 16:240]
+    np.testing.assert_array_equal(apply(transforms.eval_crop("resize_crop", 224), image), middle)
 
 
 @pytest.mark.parametrize(

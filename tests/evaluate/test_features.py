@@ -163,6 +163,21 @@ def test_a_folder_with_other_features_is_refused(model, source, tmp_path: Path):
         extract(other, source, output=tmp_path)
 
 
+def test_another_crop_or_size_gives_other_features(tmp_path: Path):
+    """The model takes any size, and its weights do not tell with which one it was asked."""
+    model = keras_vit.ViT_Ti16(weights=None, input_shape=(None, None, 3))
+    noise = np.random.RandomState(3).randint(0, 256, (3, 40, 60, 3)).astype("uint8")
+    source = sources.arrays(noise, np.arange(3), name="noise")
+    extract(model, source, output=tmp_path, image_size=32)
+    for other, there in (
+        ({"image_size": 48}, r"'image_size': \[32, 32\]"),
+        ({"image_size": (32, 48)}, r"'image_size': \[32, 32\]"),
+        ({"image_size": 32, "eval_crop": "resize_shorter"}, "'eval_crop': 'resize'"),
+    ):
+        with pytest.raises(ValueError, match=f"contains other features: there {{{there}}}"):
+            extract(model, source, output=tmp_path, **other)
+
+
 class Killed(Exception):
     pass
 

@@ -236,3 +236,30 @@ def test_what_a_caller_said_of_the_weights_may_have_any_form(
     metadata.write_facts(version, facts)
     write_checksums(version, version)
     assert _problem(version) == ""
+
+
+def test_the_images_that_are_named_come_before_those_of_the_export_and_none_calibrated(
+    tmp_path: Path, tiny_vit, monkeypatch
+):
+    model = keras_vit.application(tiny_vit)(weights=None, input_shape=(32, 32, 3), classes=7)
+    pixels = np.random.default_rng(0).uniform(-1, 1, (5, 32, 32, 3)).astype(np.float32)
+    five, asked = Examples(images=pixels, labels=None, name="five"), []
+    monkeypatch.setattr(acceptance, "_rebuild", lambda _: (model, ""))
+    monkeypatch.setattr(
+        acceptance, "find_examples", lambda *words: asked.append((words[0], words[3])) or five
+    )
+    old, new = (str(tmp_path / name) for name in ("old", "new"))
+    Path(old).mkdir()
+    calibrated = five.fingerprints()[:2]
+    facts = {"model": "ViT_Ti16", "weights": None, "image_size": [32, 32], "judged_on": old}
+    facts |= {"num_images": 4, "calibrated_on": [str(each) for each in calibrated]}
+    for images, count, used in ((None, None, (old, 4)), (new, None, (new, 4)), (new, 2, (new, 2))):
+        found = acceptance._run_model(facts, images, count)
+        assert asked.pop() == used
+        np.testing.assert_array_equal(found.examples.images, pixels[2:])
+        assert len(found.expected) == 3
+    Path(old).rmdir()  # no longer there
+    acceptance._run_model(facts, None, None)
+    assert asked.pop() == (None, 4)
+    with pytest.raises(ValueError, match="All 5 images of five were used to calibrate int8"):
+        acceptance._run_model(facts | {"calibrated_on": list(five.fingerprints())}, None, None)

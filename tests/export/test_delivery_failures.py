@@ -16,6 +16,7 @@ from keras_vit.export import delivery
 from keras_vit.export.examples import Examples
 from keras_vit.export.verdicts import Verdict
 from keras_vit.export.versions import new_version
+from keras_vit.weights.published_crop import find_crop
 
 pytestmark = pytest.mark.tensorflow
 
@@ -110,6 +111,49 @@ def test_the_version_that_is_named_is_the_own_one_and_not_the_latest(deliver):
     _, said = deliver({}, others=2)
     tables = [line for line in said if line.startswith("\n")]
     assert [Path(line.split("\n")[1]).name for line in tables] == ["1"] * 4
+
+
+def test_every_format_is_judged_on_the_images_that_set_no_ranges(tiny_vit, tmp_path, monkeypatch):
+    """Each exporter gets the same images, and the others for calibration if there is int8."""
+    model = keras_vit.application(tiny_vit)(weights=None, input_shape=(32, 32, 3), classes=3)
+    monkeypatch.setattr(delivery.classifier, "build", lambda *_: model)
+    pixels = np.random.default_rng(0).uniform(-1, 1, (12, 32, 32, 3)).astype(np.float32)
+    images = Examples(images=pixels, labels=None, name="twelve")
+    monkeypatch.setattr(delivery, "find_examples", lambda *_: images)
+    monkeypatch.setattr(delivery, "_choose_crop", lambda *_: "resize_shorter")
+    seen: dict[str, dict] = {}
+
+    def exporter(name: str):
+        def export(_model: keras.Model, _path: Path, **given: Any) -> Any:
+            seen[name] = given
+            raise ValueError("enough")
+
+        return export
+
+    for name in delivery.FORMATS:
+        monkeypatch.setattr(delivery, name, exporter(name))
+    for flavours, count in ((("int8", "float32"), 6), (("float32",), 12)):
+        wanted = delivery.Wanted(formats=delivery.FORMATS, flavours=flavours, top=2)
+        assert len(delivery.deliver("ViT_Ti16", tmp_path, wanted, say=lambda _: None)) == 4
+        assert seen.keys() == set(delivery.FORMATS)
+        for given in seen.values():
+            judged, calibration = given["images"], given["calibration"]
+            assert len(judged.images) == given["num_images"] == count
+            assert given["eval_crop"] == "resize_shorter"
+            if count == 12:
+                assert calibration is None
+                continue
+            both = np.concatenate([judged.images, calibration.images])
+            assert len(np.unique(both.reshape(12, -1), axis=0)) == 12
+        assert seen["tflite"]["flavours"] == flavours and seen["saved_model"]["top"] == 2
+
+
+def test_photos_are_cropped_as_in_the_published_evaluation():
+    crop = find_crop("DeiT_B16", "in1k")
+    assert crop != "resize" and delivery._choose_crop("DeiT_B16", "in1k", (224, 224)) == crop
+    assert delivery._choose_crop("DeiT_B16", "in1k", (224, 256)) == "resize"
+    assert delivery._choose_crop("DeiT_B16", None, (224, 224)) == "resize"
+    assert delivery._choose_crop("ViT_B16", "imagenet", (224, 224)) == "resize"
 
 
 def test_an_interruption_is_no_failure_of_a_format(deliver):

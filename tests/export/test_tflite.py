@@ -356,7 +356,40 @@ def test_without_a_threshold_all_are_written(build, tmp_path: Path, monkeypatch)
     (verdict,) = tflite(
         model, tmp_path / "vit", flavours=["float32"], images=LEVELS, min_agreement=0
     )
-    assert verdict.top1_agreement == 0 and (tmp_path / "vit" / "1" / "float32.tflite").is_file()
+    folder = tmp_path / "vit" / "1"
+    assert verdict.top1_agreement == 0 and (folder / "float32.tflite").is_file()
+    # so that the file passes a later check
+    accepted = json.loads((folder / "keras_vit.json").read_text())["accepted"]["max_error"]
+    assert accepted == {"float32": pytest.approx(2 * verdict.max_error)}
+
+
+class Seen(Exception):
+    """Ends an export before anything is converted."""
+
+
+@pytest.mark.parametrize("preprocessing", [False, True])
+def test_int8_is_calibrated_on_the_images_that_judge_nothing(
+    preprocessing: bool, build, tmp_path: Path, monkeypatch
+):
+    seen = []
+
+    def end(**named):
+        seen.append(named["calibration"])
+        raise Seen
+
+    monkeypatch.setattr(module, "Graph", end)
+    with pytest.raises(Seen):
+        tflite(build(), tmp_path, images=MORE_LEVELS, preprocessing=preprocessing)
+    ours, judged = set_aside(take(MORE_LEVELS, (32, 32), 200), 100)
+    assert (len(ours.images), len(judged.images)) == (10, 10)
+    levels = ours.pixels()
+    scaled = levels if preprocessing else levels / 127.5 - 1
+    np.testing.assert_allclose(seen[0], scaled, atol=1e-6)
+    with pytest.raises(Seen):
+        tflite(build(), tmp_path, images=LEVELS, calibration=judged, preprocessing=preprocessing)
+    levels = judged.pixels()
+    scaled = levels if preprocessing else levels / 127.5 - 1
+    np.testing.assert_allclose(seen[1], scaled, atol=1e-6)
 
 
 def test_a_file_that_cannot_be_made_costs_only_itself(build, tmp_path: Path, monkeypatch):

@@ -1,11 +1,14 @@
 """Judging a file: what a fresh process finds, and everything that may be wrong with the file."""
 
+import json
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import warm
 
 from keras_vit.export import verdicts
 from keras_vit.export.verdicts import judge, run, size_bytes
@@ -39,6 +42,30 @@ def test_a_file_is_run_in_batches_and_timed(tmp_path: Path, monkeypatch):
     np.testing.assert_allclose(outcome.outputs, EXPECTED, atol=1e-5)
     assert outcome.latency_ms > 0
     assert np.isnan(run(tmp_path / "model", IMAGES[:1]).latency_ms)
+
+
+TIMES = """
+import sys
+from pathlib import Path
+from keras_vit.export import runner
+seconds = iter([9.0, 9.0, 0.25, 0.5, 0.125])  # the first two runs warm up
+runner.opened = lambda *_: lambda images: images
+runner._measure_seconds = lambda run, images: next(seconds)
+runner.main(Path(sys.argv[1]))
+"""
+
+
+def test_the_latency_is_the_median_in_milliseconds(tmp_path: Path):
+    """In a process of its own: the runner forbids Keras."""
+    np.save(tmp_path / "images.npy", IMAGES)
+    request = {"path": "model.onnx", "images": f"{tmp_path}/images.npy", "signature": "predict"}
+    request |= {"batch_size": 4, "repeats": 3, "outputs": f"{tmp_path}/outputs.npy"}
+    (tmp_path / "request.json").write_text(json.dumps(request))
+    line = [sys.executable, "-c", TIMES, f"{tmp_path}/request.json"]
+    done = warm.run(line, capture_output=True, text=True, timeout=warm.HUNG_SECONDS)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == {"latency_ms": 250.0}
+    np.testing.assert_array_equal(np.load(tmp_path / "outputs.npy"), IMAGES)
 
 
 def test_files_are_passed_as_they_are_and_the_first_numbers_by_name_come_back(tmp_path: Path):

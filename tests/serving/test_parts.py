@@ -10,9 +10,11 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import warm
 from turned_photos import KINDS, photo
 from warm import HUNG_SECONDS
 
@@ -104,6 +106,16 @@ def test_no_try_and_no_wait_goes_beyond_the_total():
         asked(line, threading.Event(), retries=1000, total_s=0.5)
     assert time.monotonic() - start < 0.6
     assert max(line.timeouts) <= 0.5
+
+
+def test_the_last_try_has_what_is_left_of_the_total(monkeypatch):
+    clock = iter([0.0, 0.0, 5.0, 6.0, 9.0])  # start; begin and failure; begin and answer
+    monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(patience, "wait_s", lambda *_: 1.0)
+    line = Line(Passing("away"), FINE)
+    reply = asked(line, Waits(), total_s=10.0)
+    assert line.timeouts == [7.0, 4.0]
+    assert (reply.latency_s, reply.waited_s) == (3.0, 9.0)
 
 
 def test_waits_are_spread_from_zero_to_a_bound_that_doubles():
@@ -317,6 +329,51 @@ def test_answers_of_another_form_are_refused_one_by_one_and_the_connection_stays
                 transport.ask([b""], 60)
             assert len(str(raised.value).splitlines()) == 1 and len(str(raised.value)) < 400
         assert transport.ask([b""], 60) == [Answer("ok", ("a", "b"), (0.75, 0.25), (0, 1))]
+        server.shutdown()
+
+
+BATCH = f"""
+import json, sys
+sys.path.append({str(SERVING)!r})
+import client
+from absl import flags
+from answers import Answer
+from pathlib import Path
+from summary import Summary
+flags.FLAGS(["client.py", "--images=a", "--server=b"])
+answer = Answer("ok", ("a", "b"), (0.75, 0.25), (0, 1))
+client.ask = lambda *_: client.Reply(answers=[answer], retries=2, latency_s=3.0, waited_s=9.0)
+for num_classes in (2, 3):
+    batch = client._classify_batch(
+        [Path(sys.argv[1])], num_classes=num_classes, transport=None, stop=None
+    )
+    summary = Summary()
+    client._record(batch, summary, None)
+    print(json.dumps([batch.answers[0].status, batch.answers[0].reason, summary.retries,
+                      summary.latencies_s, summary.waits_s]))
+"""
+
+
+def test_a_model_that_was_replaced_meanwhile_is_refused_and_times_are_those_of_the_reply(tmp_path):
+    (tmp_path / "photo.jpg").write_bytes(photo("jpg", 1))
+    line = [sys.executable, "-c", BATCH, str(tmp_path / "photo.jpg")]
+    done = warm.run(line, capture_output=True, text=True, timeout=HUNG_SECONDS)
+    assert done.returncode == 0, done.stderr[-3000:]
+    same, other = map(json.loads, done.stdout.splitlines()[-2:])
+    assert same == ["ok", "", 2, [3.0], [9.0]]
+    assert other[0] == "refused" and other[2:] == [2, [3.0], [9.0]]
+    assert "The model returned 3 classes at first, and now 2: the server has replaced" in other[1]
+
+
+@pytest.mark.parametrize("code", [429, 502, 503, 504])
+def test_what_passes_by_itself_may_be_asked_again(code: int):
+    """Too many requests, and what a proxy says while the server starts anew."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Canned) as server:
+        server.answers = [(code, b'{"error": "soon"}')]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        transport = transports.RestTransport(f"http://127.0.0.1:{server.server_port}", model="m")
+        with pytest.raises(Passing, match=f"HTTP {code}: soon"):
+            transport.ask([b""], 60)
         server.shutdown()
 
 

@@ -265,6 +265,14 @@ def test_the_defaults_follow_the_size_of_the_data(
     assert (training.num_examples, measured.num_examples) == (images * 9 // 10, images // 10)
 
 
+def test_what_was_asked_for_is_in_the_settings(tmp_path: Path, monkeypatch):
+    asked = {"steps": 30, "batch_size": 4, "learning_rate": 0.3, "seed": 7}
+    config, _ = plan_of(monkeypatch, tiny(), some(), tmp_path, **asked)
+    run = config.run
+    assert (run.loop.total_steps, run.batch_size, run.seed) == (30, 4, 7)
+    assert run.optimizer.learning_rate == 0.3
+
+
 def test_batches_are_small_where_data_or_machine_are(tmp_path: Path, monkeypatch):
     batches = [
         plan_of(monkeypatch, tiny(), some(count), tmp_path / f"{count}{fast}", fast=fast)[

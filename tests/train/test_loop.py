@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,6 +43,7 @@ from keras_vit.train.loop import (  # noqa: E402
     train,
 )
 from keras_vit.train.optimizers import OptimizerConfig, make_optimizer  # noqa: E402
+from keras_vit.train.progress import InputClock  # noqa: E402
 from keras_vit.variants import ViTVariant  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
@@ -277,20 +280,19 @@ def test_a_stop_in_the_middle_changes_no_bit(tiny_vit, tmp_path):
     assert Loop(tmp_path / "stopped", tiny_vit).run()["state_sha256"] == whole
 
 
-def test_a_stop_does_not_wait_for_an_evaluation(tmp_path):
-    test_set = sources.digits("test")
-    seen = []
+def stopping_validation(seen: list) -> Callable[[], tf.data.Dataset]:
+    """Batches of the digits, of which the third that is ever read asks the run to stop."""
+    shapes = [(10, 16, 16, 3), (10,), (10,)]
 
-    def validation():
+    def stop(*batch):
+        seen.append(1)
+        if len(seen) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return batch
+
+    def validation() -> tf.data.Dataset:
         resized = [transforms.resize(16), transforms.to_uint8]
-        batches = pipeline.evaluation_batches(test_set, resized, batch_size=10)
-
-        def stop(*batch):
-            seen.append(1)
-            if len(seen) == 3:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return batch
-
+        batches = pipeline.evaluation_batches(sources.digits("test"), resized, batch_size=10)
         counted = batches.map(
             lambda *batch: tf.py_function(stop, batch, [part.dtype for part in batch])
         )
@@ -299,15 +301,34 @@ def test_a_stop_does_not_wait_for_an_evaluation(tmp_path):
         )
         return shaped.prefetch(0)
 
-    shapes = [(10, 16, 16, 3), (10,), (10,)]
-    loop = Loop(tmp_path, evaluate_every=2)
-    with pytest.raises(Stopped, match="after step 2 of 6"):
-        loop.run(validation=validation)
+    return validation
+
+
+# the second: in the evaluation at the end, whose result is that of the run
+@pytest.mark.parametrize(("every", "steps"), [(2, [2, 4, 6]), (0, [6])])
+def test_a_stop_does_not_wait_for_an_evaluation(tmp_path, every: int, steps: list[int]):
+    seen: list = []
+    validation = stopping_validation(seen)
+    with pytest.raises(Stopped, match=f"after step {steps[0]} of 6"):
+        Loop(tmp_path, evaluate_every=every).run(validation=validation)
     assert len(seen) < 36
     assert "validation/accuracy" not in read_metrics(tmp_path)
-    results = Loop(tmp_path, evaluate_every=2).run(validation=validation)
-    assert [step for step, _ in read_metrics(tmp_path)["validation/examples"]] == [2, 4, 6]
+    results = Loop(tmp_path, evaluate_every=every).run(validation=validation)
+    assert [step for step, _ in read_metrics(tmp_path)["validation/examples"]] == steps
     assert results["validation/examples"] == 360
+
+
+@pytest.mark.parametrize(
+    ("norm", "loss_scale", "fails"),
+    [(np.inf, 1.0, True), (np.nan, 1.0, True), (np.inf, 2.0, False), (1.0, 1.0, False)],
+)
+def test_a_gradient_that_is_not_finite_ends_the_run_unless_the_loss_scale_can_fall(
+    tmp_path, norm: float, loss_scale: float, fails: bool
+):
+    run = Between(tmp_path, Devices(kind="one", num_replicas=1)).run
+    values = {"loss": 1.0, "gradient_norm": norm, "loss_scale": loss_scale}
+    with pytest.raises(Diverged, match="the norm of the gradient") if fails else nullcontext():
+        run._check_finite(values)
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, caplog):
@@ -550,6 +571,34 @@ def test_a_row_is_the_mean_of_the_steps_since_the_row_before(tmp_path, monkeypat
     # The schedule counts updates from 0, the log from 1; the run has six, as in `Loop`.
     cosine = {step: 1e-3 * 0.5 * (1 + np.cos(np.pi * (step - 1) / 6)) for step in range(1, 6)}
     assert rows_of(tmp_path / "each", "train/learning_rate") == pytest.approx(cosine, rel=1e-5)
+
+
+def test_evaluations_and_checkpoints_are_no_time_of_training(tmp_path, monkeypatch):
+    """After each step the clock starts anew, when all else is done."""
+    said: list[str] = []
+
+    class Recorded(InputClock):
+        def restart(self) -> None:
+            said.append("restart")
+            super().restart()
+
+    monkeypatch.setattr("keras_vit.train.loop.InputClock", Recorded)
+    save = Checkpoints.save
+    monkeypatch.setattr(
+        Checkpoints, "save", lambda *all_, **named: (said.append("save"), save(*all_, **named))[1]
+    )
+    evaluators = {"mine": lambda _: said.append("evaluate") or {"answer": 1.0}}
+    Loop(tmp_path, total_steps=3, evaluate_every=2, checkpoint_every=2).run(evaluators=evaluators)
+    assert said == [
+        "restart",
+        "restart",
+        "evaluate",
+        "save",
+        "restart",
+        "restart",
+        "evaluate",
+        "save",
+    ]
 
 
 def test_averages_are_evaluated_and_the_weights_are_as_before(tmp_path):

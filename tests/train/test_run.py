@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -387,6 +388,132 @@ def test_the_weights_that_are_left_are_the_averages(tmp_path, tiny_vit, monkeypa
         "validation/accuracy": 0.5,
         "state_sha256": "0",
     }
+
+
+def record_calls(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, *, ends: bool = False):
+    """The positional and named arguments of each call, which is made, unless the first `ends`."""
+    calls: list[tuple[tuple, dict]] = []
+    function = getattr(where, name)
+
+    def call(*arguments, **named):
+        calls.append((arguments, named))
+        if ends:
+            raise Seen
+        return function(*arguments, **named)
+
+    monkeypatch.setattr(where, name, call)
+    return calls
+
+
+def test_each_setting_of_a_run_reaches_the_step(tiny_vit, tmp_path, monkeypatch):
+    """All settings differ from their defaults."""
+    steps = record_calls(monkeypatch, running, "make_learner", ends=True)
+    optimizers = record_calls(monkeypatch, running, "make_optimizer")
+    seeds = record_calls(monkeypatch, keras.utils, "set_random_seed")
+    pretraining = sys.modules["keras_vit.train.pretrain"]
+    biases = record_calls(monkeypatch, pretraining, "default_head_bias")
+    monkeypatch.setitem(keras_vit.variants.VARIANTS, "ViT_Ti16", tiny_vit)
+    settings = RunConfig(
+        data=DataConfig(kind="digits"),
+        loop=LoopConfig(total_steps=7),
+        optimizer=OptimizerConfig(name="adamw", clip_norm=0.5),
+        devices=DevicesConfig(kind="one", precision="mixed_float16", jit_compile=True),
+        batch_size=6,
+        accumulation_steps=4,
+        remat=True,
+        loss="sigmoid",
+        label_smoothing=0.3,
+        seed=5,
+    )
+    config = PretrainConfig(run=settings, model="ViT_Ti16", image_size=16)
+    with pytest.raises(Seen):
+        keras_vit.train.pretrain(config, tmp_path)
+    (((model, optimizer), found),) = steps
+    objective = found.pop("objective")
+    assert found == {
+        "batch_rows": 8,  # 6, filled up to whole micro-batches
+        "accumulation_steps": 4,
+        "remat": True,
+        "clip_norm": 0.5,
+        "num_replicas": 1,
+        "num_workers": 1,
+        "jit_compile": True,
+    }
+    logits = np.array([[2.0, -1.0, 0.5]], "float32")
+    targets = 0.7 * np.array([[0.0, 0.0, 1.0]]) + 0.3 / 3
+    by_hand = (targets * np.log1p(np.exp(-logits)) + (1 - targets) * np.log1p(np.exp(logits))).sum()
+    assert float(objective(np.array([2]), logits)[0][0]) == pytest.approx(by_hand, rel=1e-6)
+    ((given, named),) = optimizers
+    assert given == (settings.optimizer, model, 7) and named == {"loss_scaling": True}
+    assert optimizer.loss_scale is not None
+    assert [given for given, _ in seeds] == [(5,)] and [given for given, _ in biases] == [
+        ("sigmoid", 10)
+    ]
+    np.testing.assert_allclose(
+        model.get_layer("predictions").get_weights()[1], -np.log(10), rtol=1e-6
+    )
+
+
+def test_without_float16_no_loss_is_scaled_and_jit_is_left_to_the_step(
+    tiny_vit, tmp_path, monkeypatch
+):
+    steps = record_calls(monkeypatch, running, "make_learner", ends=True)
+    optimizers = record_calls(monkeypatch, running, "make_optimizer")
+    monkeypatch.setitem(keras_vit.variants.VARIANTS, "ViT_Ti16", tiny_vit)
+    settings = RunConfig(data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=7))
+    config = PretrainConfig(run=settings, model="ViT_Ti16", image_size=16)
+    with pytest.raises(Seen):
+        keras_vit.train.pretrain(config, tmp_path)
+    assert optimizers[0][1] == {"loss_scaling": False} and "jit_compile" not in steps[0][1]
+
+
+def test_each_setting_of_a_run_reaches_the_input(tmp_path, monkeypatch):
+    trained = record_calls(monkeypatch, inputs, "training_batches")
+    measured = record_calls(monkeypatch, inputs, "evaluation_batches")
+    data = DataConfig(kind="digits", mixup_alpha=0.3, strict=True)
+    settings = RunConfig(
+        data=data,
+        loop=LoopConfig(total_steps=9),
+        batch_size=6,
+        eval_batch_size=50,
+        accumulation_steps=4,
+        seed=5,
+    )
+    worker = Devices(kind="multi_worker", num_replicas=4, num_workers=2, worker_index=1)
+    found = inputs.make_inputs(
+        *make_sources(data, seed=5), settings, 16, tmp_path, worker, noise_length=3
+    )
+
+    def stamp() -> int:
+        return 0
+
+    found.training_batches(4, stamp)
+    found.validation_batches()
+    (((source, _), named),) = trained
+    share = named.pop("share")
+    assert source is found.training and named == {
+        "batch_size": 6,
+        "seed": 5,
+        "start_step": 4,
+        "total_steps": 9,
+        "mixup_alpha": 0.3,
+        "noise_length": 3,
+        "unreadable": found.unreadable,
+        "stamp": stamp,
+    }
+    assert (share.rows, share.num_workers, share.worker_index) == (16, 2, 1)
+    (((source, _), named),) = measured
+    share = named.pop("share")
+    assert source is found.validation and named == {
+        "batch_size": 50,
+        "noise_length": 3,
+        "unreadable": found.unreadable_validation,
+    }
+    assert (share.rows, share.num_workers, share.worker_index) == (52, 2, 1)
+    assert found.unreadable.strict and found.unreadable_validation.strict
+    mild = replace(settings, data=replace(data, strict=False))
+    lenient = inputs.make_inputs(*make_sources(data, seed=5), mild, 16, tmp_path, worker)
+    assert not lenient.unreadable.strict and not lenient.unreadable_validation.strict
 
 
 def test_images_are_changed_as_the_config_says(monkeypatch):

@@ -107,6 +107,11 @@ def test_cooldown_is_the_same_decay_until_it_begins():
     )
 
 
+def test_the_timescale_is_that_of_the_authors_unless_it_is_given():
+    schedule = learning_rate_schedule("rsqrt", base_rate=0.8, total_steps=40_000, warmup_steps=0)
+    np.testing.assert_allclose(rates(schedule, 30_000), 0.8 / math.sqrt(1 + 3), rtol=1e-6)
+
+
 def test_a_step_on_the_boundary_still_has_the_old_rate():
     np.testing.assert_allclose(
         rates(schedule_of("staircase"), [8, 9, 12, 13]), [0.8, 0.08, 0.08, 0.008], rtol=1e-6

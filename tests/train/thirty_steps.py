@@ -51,9 +51,8 @@ if MODE == "mirrored" and not ON_JAX:
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], virtual)
 kind = MODE if MODE in ("mirrored", "multi_worker") else "one"
 names = tuple(f"CPU:{i}" for i in range(NUM_DEVICES)) if MODE == "mirrored" else ()
-devices = connect(
-    DevicesConfig(kind=kind, names=names, precision=os.environ.get("PRECISION", "float32"))
-)
+precision = os.environ.get("PRECISION", "float32")
+devices = connect(DevicesConfig(kind=kind, names=names, precision=precision))
 
 changes = {"name": "tiny", "patch_size": 8, "width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 32}
 row = replace(VIT_VARIANTS["ViT_Ti16"], **changes)
@@ -74,7 +73,7 @@ with devices.scope():
     config = OptimizerConfig(
         name="adamw", learning_rate=1e-2, weight_decay=0.1, warmup_steps=5, average_momentum=0.9
     )
-    optimizer = make_optimizer(config, model, STEPS)
+    optimizer = make_optimizer(config, model, STEPS, loss_scaling=precision == "mixed_float16")
     learner = make_learner(
         model,
         optimizer,
