@@ -121,6 +121,57 @@ def _table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
+REPORT = """
+import sys
+from pathlib import Path
+import report
+row = {"cell": "c", "model": "ViT_Ti16", "image_size": "224", "batch_size": "1", "precision": "float32",
+       "task": "inference", "spread": "0.01", "ready_s": "1", "limit_gflop_per_s": "100",
+       "gflop_per_image": "2", "turns": "3", "absent": ""}
+rates = {"keras_vit": ("30", "900"), "slow": ("10", "500"), "fast": ("20", "700")}
+rows = [{**row, "rival": name, "images_per_s": rate, "peak_mb": memory} for name, (rate, memory) in rates.items()]
+report.write_report(Path(sys.argv[1]), rows)
+"""
+ROW = """
+import sys
+from pathlib import Path
+import runtimes
+from absl import flags
+flags.FLAGS(["runtimes.py", "--batch_size=4"])
+seconds = {1: [number / 1000 for number in range(101)], 4: [0.5, 0.25, 1.0]}
+result = runtimes.Result(seconds=seconds, peak_mb=12.0, error=0.0)
+folder, name = Path(sys.argv[1]), "LiteRT float32"
+path = runtimes.FORMS[name].path(folder)
+path.parent.mkdir(parents=True)
+path.write_bytes(bytes(3_000_000))
+print(runtimes._make_row(folder, name, result)[1:6])
+"""
+
+
+def _ask(code: str, folder: Path) -> str:
+    line = [sys.executable, "-c", code, str(folder)]
+    done = warm.run(line, capture_output=True, text=True, timeout=HUNG_SECONDS, cwd=FOLDER)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_we_are_compared_with_the_fastest_rival(tmp_path):
+    _ask(REPORT, tmp_path)
+    line = next(
+        line
+        for line in (tmp_path / "benchmark.md").read_text().splitlines()
+        if line.startswith("| ViT_Ti16 224 px")
+    )
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    # 30 images/s of 2 gigaflops each, of 100; the memory of the leanest rival
+    assert cells[3:] == ["30 ± 1 %", "60 %", "fast 20", "**1.50**", "900", "500"]
+
+
+def test_latencies_are_percentiles_and_the_rate_is_that_of_the_median_batch(tmp_path):
+    printed = _ask(ROW, tmp_path).splitlines()[-1]
+    assert printed == repr(["3", "50.0", "99.0", "8.00", "12"])  # MB, ms, ms, images/s, MB
+
+
 @pytest.mark.slow
 def test_every_runtime_gives_what_the_model_gives(tmp_path):
     pytest.importorskip("openvino")

@@ -38,7 +38,13 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.tensorflow
-def test_a_run_puts_new_artefacts_in_place_of_old_ones(tmp_path: Path, tiny, capsys):
+def test_a_run_puts_new_artefacts_in_place_of_old_ones(
+    tmp_path: Path, tiny, capsys, monkeypatch: pytest.MonkeyPatch
+):
+    built, build = [], quickstart.digits_vit
+    monkeypatch.setattr(
+        quickstart, "digits_vit", lambda **options: (built.append(options), build(**options))[1]
+    )
     output = tmp_path / "new" / "folder"
     names = ("vit_fractals.npz", "curves.png", "digit.jpg", "attention.png")
     served = "saved_model/1/saved_model.pb"
@@ -47,6 +53,11 @@ def test_a_run_puts_new_artefacts_in_place_of_old_ones(tmp_path: Path, tiny, cap
         (output / name).write_text("old")
     quickstart.main(str(output), pretrain_epochs=1, finetune_epochs=2)
     assert [name for name in names if (output / name).read_bytes() == b"old"] == []
+    # on fractals; then fine-tuned from there; and the same from scratch
+    checkpoint = output.resolve() / "vit_fractals.npz"
+    assert [options["weights"] for options in built] == [None, checkpoint, None]
+    sides = [quickstart.LOW, quickstart.HIGH, quickstart.HIGH]
+    assert [options["input_shape"] for options in built] == [(side, side, 3) for side in sides]
     printed = capsys.readouterr().out
     # with and without pre-training, then again in the table
     assert printed.count("on 64 held-out digits") == 4

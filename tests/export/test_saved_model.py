@@ -291,6 +291,33 @@ def test_wrong_arguments_are_refused_and_nothing_is_written(
     assert not versions(tmp_path / "vit") and not list(tmp_path.glob("vit/*"))
 
 
+class Seen(Exception):
+    """Ends an export before the graph is saved."""
+
+
+def test_each_option_reaches_the_signatures(tmp_path: Path, monkeypatch):
+    """All differ from their defaults."""
+    seen = []
+
+    def end(model, **given):
+        seen.append((model, given))
+        raise Seen
+
+    monkeypatch.setattr(sys.modules[saved_model.__module__], "signatures", end)
+    options = {"eval_crop": "resize_shorter", "top": 2, "attention": True, "any_size": True}
+    options |= {"max_pixels": 5000}
+    model = build(input_shape=(32, 32, 3))
+    with pytest.raises(Seen):
+        saved_model(model, tmp_path / "vit", class_names=NAMES, **options)
+    ((asked, given),) = seen
+    assert asked is model and given.pop("class_file").name == "classes.txt"
+    assert given == {**options, "image_size": (32, 32)}
+    with pytest.raises(Seen):
+        saved_model(model, tmp_path / "vit", precision="bfloat16")
+    assert seen[1][0].get_layer("encoderblock_0").compute_dtype == "bfloat16"
+    assert not list(tmp_path.glob("vit/*"))
+
+
 def test_a_model_without_a_graph_is_refused(tmp_path: Path):
     with pytest.raises(ValueError, match="must be functional"):
         saved_model(keras.Sequential([build()]), tmp_path / "vit")

@@ -359,7 +359,8 @@ def test_a_model_that_was_replaced_meanwhile_is_refused_and_times_are_those_of_t
     line = [sys.executable, "-c", BATCH, str(tmp_path / "photo.jpg")]
     done = warm.run(line, capture_output=True, text=True, timeout=HUNG_SECONDS)
     assert done.returncode == 0, done.stderr[-3000:]
-    same, other = map(json.loads, done.stdout.splitlines()[-2:])
+    lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    same, other = map(json.loads, lines)
     assert same == ["ok", "", 2, [3.0], [9.0]]
     assert other[0] == "refused" and other[2:] == [2, [3.0], [9.0]]
     assert "The model returned 3 classes at first, and now 2: the server has replaced" in other[1]
