@@ -119,6 +119,28 @@ def test_an_axial_vit_takes_the_options_of_others(small_axial):
         build(weights=None, input_shape=(32, 40, 3))
 
 
+def test_options_of_a_vit_reach_its_layers(tiny_vit):
+    build = keras_vit.application(tiny_vit)
+    options = {"attention_dropout_rate": 0.2, "dropout_rate": 0.1, "stochastic_depth_rate": 0.3}
+    model = build(weights=None, input_shape=(32, 32, 3), classes=5, head_bias=-3.0, **options)
+    block = model.get_layer("encoderblock_1")
+    rates = (block.attention_dropout_rate, block.dropout_rate, block.drop_path_rate)
+    assert rates == (0.2, 0.1, 0.3)
+    bias = keras.ops.convert_to_numpy(model.get_layer("predictions").bias)
+    np.testing.assert_array_equal(bias, np.full(5, -3.0, "float32"))
+    model = build(weights=None, input_shape=(32, 32, 3), query_chunk=4)
+    assert model.get_layer("encoderblock_0").query_chunk == 4
+
+
+def test_options_of_a_resnet_reach_its_layers(tiny_resnet):
+    build = keras_vit.application(tiny_resnet(RESNET_VARIANTS["BiT_R50x1"]))
+    options = {"head_bias": -3.0, "pool_padding": "zeros"}
+    model = build(weights=None, input_shape=(32, 32, 3), classes=5, **options)
+    bias = keras.ops.convert_to_numpy(model.get_layer("predictions").bias)
+    np.testing.assert_array_equal(bias, np.full(5, -3.0, "float32"))
+    assert model.get_layer("pool_root").get_config()["padding"] == "zeros"
+
+
 @pytest.mark.once
 @pytest.mark.parametrize("name", ["AxialViT_B16", "AxialResNet50"])
 def test_axial_models_have_no_published_weights(name):

@@ -137,7 +137,7 @@ import sys
 from pathlib import Path
 import runtimes
 from absl import flags
-flags.FLAGS(["runtimes.py", "--batch_size=4"])
+flags.FLAGS(["runtimes.py", "--batch_size=4", "--output=a"])
 seconds = {1: [number / 1000 for number in range(101)], 4: [0.5, 0.25, 1.0]}
 result = runtimes.Result(seconds=seconds, peak_mb=12.0, error=0.0)
 folder, name = Path(sys.argv[1]), "LiteRT float32"

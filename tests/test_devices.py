@@ -237,6 +237,22 @@ def test_a_tpu_of_one_host_is_found_by_its_name_and_of_several_refused(stand_ins
         devices._make_strategy.__wrapped__("tpu", ())
 
 
+@pytest.mark.parametrize(
+    ("asked", "num_gpus", "enabled"), [(True, 1, 1), (True, 0, 0), (False, 1, 0)]
+)
+def test_operations_of_gpus_are_deterministic_if_asked(
+    asked: bool, num_gpus: int, enabled: int, monkeypatch
+):
+    calls = []
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: ["GPU:0"] * num_gpus)
+    monkeypatch.setattr(tf.config.experimental, "enable_op_determinism", lambda: calls.append("on"))
+    monkeypatch.setattr(
+        tf.config.experimental, "get_device_details", lambda _: {"device_name": "GPU"}
+    )
+    connect(DevicesConfig(kind="one", deterministic=asked))
+    assert calls == ["on"] * enabled
+
+
 def test_a_garbled_tf_config_is_named(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{worker: 3")
     with pytest.raises(ValueError, match="TF_CONFIG is not JSON"):

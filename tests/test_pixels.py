@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.pixels import Pixels, declare, describe_pixels, find_entry, pixels_of
+from keras_vit.pixels import (
+    Pixels,
+    copy_declaration,
+    declare,
+    describe_pixels,
+    find_entry,
+    pixels_of,
+)
 
 pytestmark = pytest.mark.tensorflow  # Keras's Rescaling needs it, on any backend
 
@@ -289,3 +296,14 @@ def test_evaluations_equal_those_of_keras(tiny_vit, name: str):
     found = accuracy(model, source)
     assert found["top1"] == pytest.approx(expected["accuracy"]) == pytest.approx(2 / 3)
     assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+
+
+def test_a_copy_in_another_precision_takes_the_declared_pixels():
+    model = behind_nothing(keras.layers.Conv2D(4, 8, 8))
+    copy = keras.models.clone_model(model)
+    copy_declaration(model, copy)  # nothing is declared
+    with pytest.raises(ValueError, match="pixels"):
+        pixels_of(copy)
+    declare(model, "0..1")
+    copy_declaration(model, copy)
+    assert str(pixels_of(copy)) == "from 0 to 1 (as declared)"

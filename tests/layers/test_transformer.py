@@ -335,6 +335,19 @@ def test_dropout_follows_every_dense_layer_but_query_key_value(monkeypatch):
     ]
 
 
+def test_dropout_follows_the_hidden_layer_and_the_output_of_a_gated_mlp(monkeypatch):
+    rates = []
+    dropout = keras.layers.Dropout.call
+
+    def spy(self, inputs, training=False):
+        rates.append((self.rate, tuple(inputs.shape)))
+        return dropout(self, inputs, training=training)
+
+    monkeypatch.setattr(keras.layers.Dropout, "call", spy)
+    SwiGluBlock(12, dropout_rate=0.1)(np.zeros((4, 5, 8), "float32"), training=True)
+    assert rates == [(0.1, (4 * 5, 12)), (0.1, (4, 5, 8))]
+
+
 def test_stochastic_depth_drops_whole_examples_and_keeps_the_expectation():
     block = TransformerBlock(2, 12, **CONSTANTS, drop_path_rate=0.5)
     x = np.random.default_rng(0).standard_normal((1, 5, 8)).astype("float32").repeat(4000, axis=0)

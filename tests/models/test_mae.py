@@ -166,6 +166,15 @@ def test_a_perfect_prediction_reconstructs_the_image(made, normalize):
         np.testing.assert_array_equal(seen[here], 0 if mask[image, place] else pixels[here])
 
 
+def test_what_is_brighter_than_white_is_shown_as_white(made):
+    """And darker than black as black: pixels of a picture are between."""
+    _, targets, mask = made[False].outputs
+    bright = keras.Model(made[False].inputs, [3 * keras.ops.sign(targets), targets, mask])
+    pixels, noise = images(2), numbers(2)
+    seen, found = reconstruct(bright, pixels, noise)
+    assert set(np.unique(found[seen == 0])) <= {-1.0, 1.0} and np.abs(found).max() <= 1
+
+
 def test_models_without_a_class_token(row):
     row = dataclasses.replace(row, class_token=False)
     model = masked_autoencoder(row, SIZE, class_token=False, **SMALL)

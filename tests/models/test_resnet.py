@@ -80,6 +80,19 @@ def test_an_axial_resnet_has_a_fixed_size_of_any_shape(options, shape, tiny_resn
         resnet(row, keras.Input((None, 48, 3)), **options)
 
 
+@pytest.mark.parametrize(("pooling", "reduce"), [("avg", np.mean), ("max", np.max)])
+def test_features_are_pooled_as_asked(pooling, reduce, tiny_resnet):
+    model = resnet(
+        tiny_resnet(RESNET_VARIANTS["ResNet50x1"]), keras.Input((64, 64, 3)), pooling=pooling
+    )
+    layer = model.get_layer(f"{pooling}_pool")
+    both = keras.Model(model.inputs[0], [layer.input, layer.output])
+    images = np.random.default_rng(0).normal(size=(2, 64, 64, 3)).astype("float32")
+    maps, pooled = map(keras.ops.convert_to_numpy, both(images))
+    assert maps.shape[1:3] == (2, 2)
+    np.testing.assert_allclose(pooled, reduce(maps, axis=(1, 2)), rtol=1e-5, atol=1e-6)
+
+
 def test_axial_units_are_post_activation(tiny_resnet):
     row = replace(tiny_resnet(RESNET_VARIANTS["BiT_R50x1"]), axial=True)
     with pytest.raises(ValueError, match="Axial units are post-activation. tiny has"):

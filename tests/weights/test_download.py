@@ -48,6 +48,7 @@ class Server(ThreadingHTTPServer):
         self.content, self.mode, self.requests = CONTENT, "whole", []
         self.together = threading.Barrier(2, timeout=HUNG_SECONDS)
         self.release = threading.Event()
+        self.encodings = []
 
     def url(self, path="weights/model.npz"):
         return f"http://127.0.0.1:{self.server_address[1]}/{path}"
@@ -61,6 +62,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.server.requests.append(self.path)
+        self.server.encodings.append(self.headers["Accept-Encoding"])
         getattr(self, self.server.mode)(self.server.content)
 
     def head(self, status, **headers):
@@ -196,6 +198,7 @@ def test_file_is_downloaded_into_the_cache(server, home):
     assert path.read_bytes() == CONTENT
     assert path.is_relative_to(home / "models" / "keras_vit")
     assert path.name == "model.npz"
+    assert server.encodings == ["identity"]  # or the length could be that of compressed bytes
 
 
 def test_second_call_asks_nobody(server):
@@ -208,6 +211,14 @@ def test_hash_is_pinned_in_the_form_of_sha256sum(server):
     pin = path.with_name("model.npz.sha256")
     assert pin.read_text() == f"{SHA256}  model.npz\n"
     assert everything_under(path.parent) == ["model.npz", "model.npz.sha256"]
+
+
+def test_a_hash_that_others_wrote_in_capitals_is_the_same(server):
+    """As `certutil` and `Get-FileHash` of Windows write it."""
+    pin = get(server.url()).with_name("model.npz.sha256")
+    pin.write_text(f"{SHA256.upper()}  model.npz\n")
+    get(server.url()).unlink()
+    assert get(server.url()).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("mode", ["without_length", "slow", "moved"])

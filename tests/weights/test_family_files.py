@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.weights import dialects, files, identity, source
+from keras_vit.weights import configs, dialects, files, identity, source
 from keras_vit.weights.published_crop import find_crop
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "families"
@@ -149,7 +149,17 @@ def test_dinov3_of_meta_masks_the_biases_of_keys():
     same_canonical(variant, theirs, arrays)
 
 
-@pytest.mark.parametrize("prefix", ["module.", "backbone.", "module.backbone.", "visual.trunk."])
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "module.",
+        "backbone.",
+        "module.backbone.",
+        "visual.trunk.",
+        "_orig_mod.",
+        "module._orig_mod.",
+    ],
+)
 def test_prefixes_of_training_scripts_are_removed(prefix):
     variant, arrays = read("timm", "DINOv2")
     theirs = {prefix + name: x for name, x in arrays.items()}
@@ -280,6 +290,12 @@ def test_other_computations_in_a_config_are_refused(name, fields, message, tmp_p
             (0.2,) * 3,
             (0.4,) * 3,
         ),
+        # pixels from 0 to 2
+        (
+            {"image_mean": [1.0] * 3, "image_std": [0.5] * 3, "rescale_factor": 1 / 127.5},
+            (0.5,) * 3,
+            (0.25,) * 3,
+        ),
     ],
 )
 def test_pixels_are_those_of_the_preprocessor(fields, mean, std, folder):
@@ -396,6 +412,36 @@ def test_pixels_survive_saving(target, folder, tmp_path):
     again = load(variant, tmp_path / target, include_top=False)
     assert tuple(again.get_layer("pixel_normalization").mean) == (0.1, 0.2, 0.3)
     np.testing.assert_array_equal(compute(again), compute(model))
+
+
+def test_images_of_part_patches_are_those_that_the_patches_see(tmp_path):
+    """SigLIP takes 384 pixels with patches of 14, so 378."""
+    _, variant, recorded = find("timm", "CLIP")
+    folder = shutil.copytree(recorded, tmp_path / "folder")
+    pretrained = {"input_size": [3, 38, 39]}
+    change(folder / "config.json", architecture="vit_x", pretrained_cfg=pretrained)
+    found = source.load(source.find("CLIP", folder, variant=variant))
+    assert variant.patch_size == 8 and found.image_size == (32, 32)
+
+
+@pytest.mark.parametrize(
+    ("name", "gelu"),
+    [
+        ("vit_base_patch16_clip_224", "exact"),
+        ("vit_base_patch16_clip_quickgelu_224", "quick"),
+        ("vit_base_patch16_224", None),  # is what the row says
+        (None, None),
+    ],
+)
+def test_the_gelu_of_timm_s_clip_is_in_the_name(name, gelu):
+    assert configs._find_timm_gelu(name) == gelu
+
+
+def test_the_heads_of_openclip_are_64_wide_unless_it_says_otherwise(tmp_path):
+    path = tmp_path / "open_clip_config.json"
+    for vision, heads in (({"width": 768}, 12), ({"width": 768, "head_width": 96}, 8)):
+        found = configs._read_open_clip(path, {"model_cfg": {"vision_cfg": vision}})
+        assert found["num_heads"] == heads
 
 
 def test_timm_config_says_pixels_size_and_gelu(tmp_path):

@@ -10,7 +10,13 @@ import keras_vit
 from keras_vit.grid import resize_positions
 from keras_vit.models import resnet, vision_transformer
 from keras_vit.variants import RESNET_VARIANTS, VARIANTS, VIT_VARIANTS
-from keras_vit.weights import dialects, files, variables
+from keras_vit.weights import (
+    dialects,
+    files,
+    huggingface_config,
+    huggingface_names,
+    variables,
+)
 from keras_vit.weights.restore import state
 
 pytestmark = pytest.mark.usefixtures("shallow")
@@ -287,6 +293,32 @@ def test_weights_that_are_no_numbers_are_not_saved(number, tmp_path):
     ):
         keras_vit.save_checkpoint(model, tmp_path / "model.npz")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("distilled", "ends"), [(True, "WithTeacher"), (False, "Classification")])
+def test_a_deit_without_a_teacher_has_the_class_of_one_head(distilled, ends):
+    """Transformers would draw the second head at random."""
+    arrays = {
+        "embedding/kernel": np.zeros((8, 8, 3, 16)),
+        "cls": np.zeros((1, 1, 16)),
+        "dist": np.zeros((1, 1, 16)),
+        "Transformer/encoderblock_0/MlpBlock_0/Dense_0/kernel": np.zeros((16, 32)),
+        "head/kernel": np.zeros((16, 3)),
+    }
+    arrays |= {"head_dist/kernel": np.zeros((16, 3))} if distilled else {}
+    assert huggingface_names.find_model_type(arrays, False) == "deit"
+    facts = {"rotary": False, "grid": (4, 4), "num_heads": 2, "gelu": "exact"}
+    found = huggingface_config.make_config(arrays, {**facts, "layer_norm_epsilon": 1e-6})
+    assert len(found["architectures"]) == 1 and found["architectures"][0].endswith(ends)
+
+
+def test_the_ratio_of_a_gated_mlp_is_the_one_that_transformers_rounds():
+    """DINOv2 g: a width of 1536 and a ratio of 4 give 4096 hidden units."""
+    assert huggingface_config._find_ratio(1536, 4096, True) == 4
+    assert huggingface_config._find_ratio(768, 3072, False) == 4
+    assert huggingface_config._find_ratio(768, 1920, False) == 2.5
+    with pytest.raises(ValueError, match="cannot have 4097 hidden units"):
+        huggingface_config._find_ratio(1536, 4097, True)
 
 
 @pytest.mark.parametrize("name", ["ViT_Ti16", "DeiT_Ti16", "DINOv2_S14", "CLIP_B16"])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from torch_files import CLAIMS, HOSTILE, View, save, write_zip
 
-from keras_vit.weights import files
+from keras_vit.weights import files, torch_archive
 
 pytestmark = pytest.mark.once
 
@@ -147,6 +147,20 @@ def test_the_known_names_are_never_looked_up(tmp_path, monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", guarded)
     check(files.read(tmp_path / "model.pth").arrays)
+
+
+def test_big_endian_numbers_are_refused(tmp_path):
+    save(tmp_path / "model.pth", ARRAYS)
+    edited(tmp_path / "model.pth", "archive/byteorder", b"big")
+    refused(tmp_path / "model.pth", "its numbers are big-endian")
+
+
+def test_a_pickle_that_unpacks_to_gigabytes_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch_archive, "_MAX_PICKLE_BYTES", 10**6)
+    members = {"archive/data.pkl": bytes(10**6 + 1)}
+    write_zip(tmp_path / "model.pth", members, zipfile.ZIP_DEFLATED)
+    assert (tmp_path / "model.pth").stat().st_size < 10**4
+    refused(tmp_path / "model.pth", "data.pkl claims 1000001 bytes")
 
 
 @pytest.mark.parametrize("name", CLAIMS)
