@@ -83,13 +83,12 @@ def test_an_axial_resnet_has_a_fixed_size_of_any_shape(options, shape, tiny_resn
 @pytest.mark.parametrize(("pooling", "reduce"), [("avg", np.mean), ("max", np.max)])
 def test_features_are_pooled_as_asked(pooling, reduce, tiny_resnet):
     model = resnet(
-        tiny_resnet(RESNET_VARIANTS["ResNet50x1"]), keras.Input((64, 64, 3)), pooling=pooling
+        tiny_resnet(RESNET_VARIANTS["ResNet50x1"]), keras.Input((32, 32, 3)), pooling=pooling
     )
     layer = model.get_layer(f"{pooling}_pool")
-    both = keras.Model(model.inputs[0], [layer.input, layer.output])
-    images = np.random.default_rng(0).normal(size=(2, 64, 64, 3)).astype("float32")
-    maps, pooled = map(keras.ops.convert_to_numpy, both(images))
-    assert maps.shape[1:3] == (2, 2)
+    assert model.outputs[0] is layer.output
+    maps = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype("float32")
+    pooled = keras.ops.convert_to_numpy(layer(maps))
     np.testing.assert_allclose(pooled, reduce(maps, axis=(1, 2)), rtol=1e-5, atol=1e-6)
 
 
