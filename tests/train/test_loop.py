@@ -601,6 +601,20 @@ def test_evaluations_and_checkpoints_are_no_time_of_training(tmp_path, monkeypat
     ]
 
 
+def test_the_rate_in_the_log_is_that_of_the_last_layers(tmp_path, monkeypatch):
+    """With a decay over the layers, the first ones have lower rates."""
+    run, written = Between(tmp_path, Devices(kind="one", num_replicas=1)).run, []
+    run.step = 5
+    rates = {"first": 0.125, "head": 0.5, "second": 0.25}
+    run.learner.optimizer.learning_rates = lambda step: {4: rates}[step]
+    means = SimpleNamespace(metrics={}, steps=10, seconds=4.0)
+    run.window = SimpleNamespace(take_means=lambda: means)
+    monkeypatch.setattr(run, "_write", written.append)
+    run._write_window()
+    assert written[0]["train/learning_rate"] == 0.5
+    assert written[0]["train/images_per_second"] == 20.0  # 10 steps of 8
+
+
 def test_averages_are_evaluated_and_the_weights_are_as_before(tmp_path):
     loop, seen = Loop(tmp_path, evaluate_every=0), []
 

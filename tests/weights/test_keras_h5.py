@@ -14,7 +14,7 @@ from keras_vit.grid import resize_positions
 from keras_vit.keras_file import load
 from keras_vit.models import resnet, vision_transformer
 from keras_vit.variants import RESNET_VARIANTS
-from keras_vit.weights import keras_h5
+from keras_vit.weights import hdf5, keras_h5
 from keras_vit.weights.restore import state
 
 OPTIONS = [
@@ -158,6 +158,41 @@ def test_a_file_without_constants_is_read_with_a_warning(build, tmp_path, caplog
     with pytest.raises(ValueError, match=r"may be of 4 x 4 patches or.*2 x 8.*checkpoint_grid"):
         build(weights=path)
     model.load_weights(path)  # Keras alone reads it too
+
+
+def test_layers_that_disagree_are_refused(build, tmp_path):
+    """Two files were mixed: a block with exact GELU in a model with the approximation."""
+    h5py = pytest.importorskip("h5py")
+    paths = {}
+    for gelu in ("tanh", "exact"):
+        paths[gelu] = tmp_path / f"{gelu}.weights.h5"
+        build(weights=None, gelu=gelu).save_weights(paths[gelu])
+    found: list[str] = []
+    with h5py.File(paths["exact"]) as theirs, h5py.File(paths["tanh"], "a") as ours:
+        theirs.visit(
+            lambda name: found.append(name) if name.endswith(keras_h5._CONSTANTS) else None
+        )
+        of_a_block = next(name for name in found if b'"gelu"' in theirs[name][()].tobytes())
+        del ours[of_a_block]
+        theirs.copy(of_a_block, ours, of_a_block)
+    with pytest.raises(ValueError, match="its layers disagree about gelu"):
+        build(weights=paths["tanh"])
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("version", ["earliest", "v108", "v110", "latest"])
+def test_files_of_every_version_of_hdf5_are_read(version, tmp_path):
+    """And a truncated one is noticed by its header."""
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "model.h5"
+    with h5py.File(path, "w", libver=version) as file:
+        file["x"] = np.arange(1000.0)
+    hdf5.check_end(path)
+    with hdf5.open_file(path) as file:
+        np.testing.assert_array_equal(file["x"], np.arange(1000.0))
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="truncated"):
+        hdf5.check_end(path)
 
 
 def test_keras_s_own_loading_refuses_a_table_of_another_grid(build, tmp_path):
