@@ -833,3 +833,41 @@ def test_output_that_nobody_reads_any_more_is_no_error():
     closed = "import os\nreader, writer = os.pipe()\nos.close(reader)\nos.dup2(writer, 1)\n"
     done = run(["-c", closed + ALONE + "sys.exit(code)", "info"])
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_predict_builds_and_asks_as_the_flags_say(
+    photo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    (photo.parent / "notes.txt").write_text("no photo")
+    built, asked = [], []
+    monkeypatch.setattr(classifier, "build", lambda *all_: built.append(all_) or "the model")
+    monkeypatch.setattr(classifier, "names_for", lambda *_: ["a", "b"])
+    answers = [predict.Answer(photo, [], "cut short")] * 2
+    monkeypatch.setattr(predict, "predict", lambda *all_: asked.append(all_) or answers)
+    flags = ("--model=ViT_Ti16", "--weights=none", "--image_size=32,48", "--top=2")
+    assert cli.main(["predict", str(photo.parent), "--pixels=-1..1", *flags]) == 1
+    assert built == [("ViT_Ti16", "none", (32, 48), "-1..1")]
+    ((model, photos, top, _, names, size),) = asked
+    assert (model, top, names, size) == ("the model", 2, ["a", "b"], (32, 48))
+    assert [Path(path).name for path in photos] == ["photo.png"]
+    assert "Left out, 3" in capsys.readouterr().err  # and the file that is no photo
+
+
+def test_export_checks_on_the_images_of_the_flags(monkeypatch, capsys: pytest.CaptureFixture):
+    acceptance = pytest.importorskip("keras_vit.export.acceptance")
+    asked = []
+    monkeypatch.setattr(
+        acceptance, "check", lambda *given, **named: asked.append((given, named)) or []
+    )
+    assert cli.main(["export", "--check=x", "--images=y", "--num_images=3"]) == 0
+    assert cli.main(["export", "--check=x"]) == 0
+    named, by_default = {"images": "y", "num_images": 3}, {"images": None, "num_images": None}
+    assert asked == [(("x",), named), (("x",), by_default)]
+
+
+def test_the_table_of_models_is_that_of_the_size_and_the_classes(capsys: pytest.CaptureFixture):
+    assert cli.main(["info", "--image_size=240", "--classes=0"]) == 0
+    shown = capsys.readouterr().out
+    assert "240 x 240 pixels" in shown and "without a head" in shown
+    assert cli.main(["info"]) == 0
+    assert "224 x 224 pixels" in capsys.readouterr().out

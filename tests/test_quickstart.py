@@ -51,7 +51,17 @@ def test_a_run_puts_new_artefacts_in_place_of_old_ones(
     for name in (*names, served):
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         (output / name).write_text("old")
+    fitted, fit = [], quickstart.fit
+
+    def record(model, pixels, labels, epochs, **named):
+        fitted.append((len(labels), epochs, "test" in named and len(named["test"].labels)))
+        return fit(model, pixels, labels, epochs, **named)
+
+    monkeypatch.setattr(quickstart, "fit", record)
     quickstart.main(str(output), pretrain_epochs=1, finetune_epochs=2)
+    few = len(quickstart.some_of_each(quickstart.load_digits()[0]).labels)
+    assert [each[1:] for each in fitted] == [(1, False), (2, 64), (2, 64)]
+    assert [each[0] for each in fitted[1:]] == [few, few]
     assert [name for name in names if (output / name).read_bytes() == b"old"] == []
     # on fractals; then fine-tuned from there; and the same from scratch
     checkpoint = output.resolve() / "vit_fractals.npz"

@@ -518,3 +518,42 @@ def test_ten_steps(chain, tmp_path):
         )
         weights = str(workdir / "model.npz")
         assert Path(weights).is_file() and 0 <= results["validation/accuracy"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words", "data"),
+    [
+        ("finetune.py", "imagenet", {"name": "imagenet2012", "test": "validation"}),
+        ("finetune.py", "cifar10", {"name": "cifar10"}),
+        ("finetune.py", "cifar100", {"name": "cifar100"}),
+        ("finetune.py", "pets", {"name": "oxford_iiit_pet"}),
+        ("finetune.py", "flowers", {"name": "oxford_flowers102"}),
+        ("finetune.py", "vtab", {"kind": "image_folder", "name": "data"}),
+        ("finetune.py", "", {"kind": "image_folder", "name": "data"}),
+        ("cifar10_few_labels.py", "scratch", {"kind": "image_folder", "train_share": 0.1}),
+        (
+            "cifar10_few_labels.py",
+            "scratch,2percent",
+            {"kind": "image_folder", "train_share": 0.02},
+        ),
+        ("cifar10_few_labels.py", "2percent", {"kind": "image_folder", "train_share": 0.02}),
+    ],
+)
+def test_a_recipe_has_the_data_of_its_word(recipe: str, words: str, data: dict):
+    found = config_of(recipe, words).run.data
+    expected = {"kind": "tfds", "train": "train", "test": "test", "train_share": 1.0, **data}
+    assert {name: getattr(found, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "target", "corruption", "steps"),
+    [
+        ("", "mean_color", 0.5, 100_000),
+        ("small_patch,15percent", "small_patch", 0.15, 100_000),
+        ("pixels,1M", "pixels", 0.5, 1_000_000),
+    ],
+)
+def test_masked_patches_are_predicted_as_the_words_say(words, target, corruption, steps):
+    found = config_of("masked_patches.py", words)
+    assert (found.target, found.corruption) == (target, corruption)
+    assert found.run.loop.total_steps == steps

@@ -2,6 +2,7 @@
 docs/training.md states.
 """
 
+import ast
 import os
 import subprocess
 import sys
@@ -37,6 +38,38 @@ def largest(model: str, *options: str) -> list[tuple[float, float]]:
         losses, weights = zip(*(map(float, cell.split(", ")) for cell in cells), strict=True)
         found.append((max(losses), max(weights)))
     return found
+
+
+COMPARES = f"""
+import sys
+sys.path.insert(0, {str(SCRIPT.parent)!r})
+import replica_equality as script
+from keras_vit.train import OptimizerConfig
+def train(name, optimizer, steps, way):
+    record = script.Record(steps)
+    share = 1e-3 * (way.replicas - 1) + 1e-5 * (way.micro_batches - 1)
+    record.losses = [2.0 + share] * 12
+    record.weights = {{12: [script.np.full(3, 1.0 + share)]}}
+    return record
+script._train = train
+print(script._compare("vit", OptimizerConfig(name="adam", learning_rate=1e-3), [12]))
+"""
+
+
+def test_each_division_of_the_batch_is_compared_with_one_device():
+    """A training of n replicas and m micro-batches is off by (n - 1) / 1000 + (m - 1) / 100000."""
+    done = warm.run(
+        [sys.executable, "-c", COMPARES],
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=HUNG_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    ((*_, steps, two, four, micro, between),) = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert steps == "12"
+    weights = [float(cell.split(", ")[1]) for cell in (two, four, micro, between)]
+    assert weights == pytest.approx([1e-3, 3e-3, 1e-5, 0.99e-3], rel=0.06)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ authors.
 """
 
 import dataclasses
+import importlib
 
 import keras
 import numpy as np
@@ -169,3 +170,33 @@ def test_there_must_be_something_to_measure():
 def test_sets_that_do_not_fit_are_refused(right, allowed, message):
     with pytest.raises(ValueError, match=message):
         LabelSets(source=images_of([1, 2]), right=right, allowed=allowed)
+
+
+# The package has functions of these names.
+accuracy, label_sets = (
+    importlib.import_module(f"keras_vit.evaluate.{name}") for name in ("accuracy", "label_sets")
+)
+
+
+class Seen(Exception):
+    """Ends a measurement before anything is computed."""
+
+
+@pytest.mark.parametrize("measure", [accuracy.accuracy, label_set_accuracy])
+def test_images_are_read_as_asked(measure, monkeypatch):
+    seen = []
+
+    def outputs(*_, **named):
+        seen.append(named)
+        raise Seen
+
+    for module in (accuracy, label_sets):
+        monkeypatch.setattr(module, "outputs", outputs)
+    images = images_of(SHADES)
+    data = images if measure is accuracy.accuracy else LabelSets(source=images, right=RIGHT)
+    options = {"image_size": 16, "eval_crop": "resize_shorter", "batch_size": 3}
+    with pytest.raises(Seen):
+        measure(nearest_shade(), data, strict=True, progress=False, **options)
+    named = seen[0]
+    assert named["unreadable"].strict
+    assert {**options, "progress": False}.items() <= named.items()

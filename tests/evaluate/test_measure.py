@@ -5,6 +5,7 @@ of it.
 import csv
 import json
 import os
+import sys
 from pathlib import Path
 
 import keras
@@ -249,3 +250,60 @@ def test_contradictions_are_refused(colors: Path, tmp_path: Path):
         find_test_set(colors, 1000, real="real.json", is_objectnet=True)
     with pytest.raises(ValueError, match="omit `precision`"):
         measure(tmp_path / "model.keras", colors, devices=DevicesConfig(precision="mixed_bfloat16"))
+
+
+class Seen(Exception):
+    """Ends an evaluation before anything is computed."""
+
+
+def test_the_model_is_built_as_asked_and_its_class_names_lie_beside_the_weights(
+    colors: Path, tmp_path: Path, monkeypatch
+):
+    weights = tmp_path / "mine" / "weights.npz"
+    weights.parent.mkdir()
+    weights.touch()
+    (weights.parent / "classes.txt").write_text("red\ngreen\nblue\n")
+    network = keras.models.load_model(model_of(tmp_path / "m.keras", ["red", "green", "blue"]))
+    built = []
+    module = sys.modules[measure.__module__]
+    monkeypatch.setattr(module.classifier, "build", lambda *all_: built.append(all_) or network)
+    found = measure("ViT_Ti16", colors, weights=weights, image_size=(8, 8), pixels="0..1")
+    assert built == [("ViT_Ti16", weights, (8, 8), "0..1")]
+    assert found["top1"] == pytest.approx(6 / 7)
+    seen = []
+
+    def answer(*_, **named):
+        seen.append(named)
+        raise Seen
+
+    monkeypatch.setattr(module, "answer", answer)
+    monkeypatch.setattr(module, "choose_crop", lambda *all_: "|".join(map(str, all_)))
+    options = {"image_size": (8, 8), "batch_size": 3}
+    with pytest.raises(Seen):
+        measure("DeiT_B16", colors, weights=weights, eval_crop="published", strict=True, **options)
+    named = seen[0]
+    assert named.pop("devices").num_replicas and named.pop("unreadable").strict
+    assert named == {**options, "eval_crop": f"published|DeiT_B16|{weights}"}
+
+
+def test_label_sets_are_measured_as_asked(tmp_path: Path, monkeypatch):
+    network = keras.models.load_model(model_of(tmp_path / "m.keras", ["red", "green", "blue"]))
+    module, seen = sys.modules[measure.__module__], []
+
+    def label_set_accuracy(*_, **named):
+        seen.append(named)
+        raise Seen
+
+    images = sources.arrays(np.zeros((1, 8, 8, 3), np.uint8), np.zeros(1, int), ["a", "b", "c"])
+    sets = LabelSets(source=images, right=((0,),))
+    monkeypatch.setattr(module.classifier, "build", lambda *_: network)
+    monkeypatch.setattr(module.classifier, "names_for", lambda *_: ())
+    monkeypatch.setattr(module, "find_test_set", lambda *_, **__: module.TestSet(images=sets))
+    monkeypatch.setattr(module, "label_set_accuracy", label_set_accuracy)
+    options = {"eval_crop": "resize_shorter", "batch_size": 3, "image_size": (8, 8)}
+    for is_objectnet, prefix in ((False, "real"), (True, "objectnet")):
+        with pytest.raises(Seen):
+            measure("ViT_Ti16", "x", strict=True, is_objectnet=is_objectnet, **options)
+        named = seen.pop()
+        assert named.pop("devices").num_replicas
+        assert named == {**options, "strict": True, "prefix": prefix}

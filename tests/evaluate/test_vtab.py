@@ -7,6 +7,7 @@ Nothing is trained here: `adapt` and `measure` are stand-ins that take notes.
 
 import csv
 import json
+import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -541,3 +542,22 @@ def test_panels_are_those_that_have_a_task(drawn, tmp_path):
 def test_the_picture_can_be_saved(tmp_path):
     write(tmp_path, result_of("pets", 100.0), result_of("own_$a^b$", 0.0, title="$a^b$ \U0001f600"))
     assert (tmp_path / "vtab.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_job_has_the_images_and_the_changes_of_its_task(tmp_path: Path, monkeypatch):
+    asked = []
+    for name in ("task_sources", "is_prepared"):
+        monkeypatch.setattr(
+            sys.modules[vtab.__module__], name, lambda *all_, name=name: asked.append((name, *all_))
+        )
+    found = jobs(["all"], tmp_path)
+    assert [(job.name, job.flip, job.crop) for job in found] == [
+        (task.name, task.flip, task.crop) for task in TASKS.values()
+    ]
+    assert len({(job.flip, job.crop) for job in found}) > 2
+    for job in found:
+        job.sources()
+    for name in ("task_sources", "is_prepared"):
+        assert [call[1:] for call in asked if call[0] == name] == [
+            (task, tmp_path) for task in TASKS.values()
+        ]

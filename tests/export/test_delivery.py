@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -312,3 +313,16 @@ def test_photos_without_classes_and_what_was_left_out(photos: Path, tmp_path: Pa
     (notes, why), (broken, _) = found.left_out
     assert (Path(notes).name, why) == ("notes.txt", "not a photo by its suffix, .txt")
     assert Path(broken).name == "broken.jpg"
+
+
+def test_labels_are_those_of_the_class_names_of_the_model(photos: Path):
+    """The model has its classes in another order than the folders."""
+    network, names = SimpleNamespace(output_shape=(None, 3)), ["cat", "ant", "bee"]
+    by_folder, ours = (
+        delivery.find_examples(photos, network, order, 12, (SIZE, SIZE)) for order in (NAMES, names)
+    )
+    for label, name in enumerate(names):
+        chosen = ours.images[ours.labels == label]
+        expected = by_folder.images[by_folder.labels == NAMES.index(name)]
+        np.testing.assert_array_equal(chosen, expected)
+        assert len(chosen) >= 3

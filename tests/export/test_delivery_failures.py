@@ -116,7 +116,8 @@ def test_the_version_that_is_named_is_the_own_one_and_not_the_latest(deliver):
 def test_every_format_is_judged_on_the_images_that_set_no_ranges(tiny_vit, tmp_path, monkeypatch):
     """Each exporter gets the same images, and the others for calibration if there is int8."""
     model = keras_vit.application(tiny_vit)(weights=None, input_shape=(32, 32, 3), classes=3)
-    monkeypatch.setattr(delivery.classifier, "build", lambda *_: model)
+    built = []
+    monkeypatch.setattr(delivery.classifier, "build", lambda *all_: built.append(all_) or model)
     pixels = np.random.default_rng(0).uniform(-1, 1, (12, 32, 32, 3)).astype(np.float32)
     images = Examples(images=pixels, labels=None, name="twelve")
     monkeypatch.setattr(delivery, "find_examples", lambda *_: images)
@@ -134,12 +135,14 @@ def test_every_format_is_judged_on_the_images_that_set_no_ranges(tiny_vit, tmp_p
         monkeypatch.setattr(delivery, name, exporter(name))
     for flavours, count in ((("int8", "float32"), 6), (("float32",), 12)):
         wanted = delivery.Wanted(formats=delivery.FORMATS, flavours=flavours, top=2)
-        assert len(delivery.deliver("ViT_Ti16", tmp_path, wanted, say=lambda _: None)) == 4
+        options = {"image_size": (32, 32), "pixels": "0..1", "say": lambda _: None}
+        assert len(delivery.deliver("ViT_Ti16", tmp_path, wanted, **options)) == 4
+        assert built.pop() == ("ViT_Ti16", None, (32, 32), "0..1")
         assert seen.keys() == set(delivery.FORMATS)
         for given in seen.values():
             judged, calibration = given["images"], given["calibration"]
             assert len(judged.images) == given["num_images"] == count
-            assert given["eval_crop"] == "resize_shorter"
+            assert given["eval_crop"] == "resize_shorter" and given["identity"]["pixels"] == "0..1"
             if count == 12:
                 assert calibration is None
                 continue

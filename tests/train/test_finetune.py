@@ -523,3 +523,15 @@ def test_other_data_are_another_run(tmp_path: Path, monkeypatch):
         match="The data have changed since the run in .*out was started: arrays and arrays",
     ):
         module.finetune(model, sources.arrays(255 - pixels, labels), folder, steps=2)
+
+
+def test_the_declared_pixels_are_those_of_the_start_and_of_the_order(tmp_path: Path, monkeypatch):
+    tiny().save(tmp_path / "mine.keras")
+    declared, orders = [], []
+    declare = module.declare
+    monkeypatch.setattr(
+        module, "declare", lambda model, pixels: (declared.append(pixels), declare(model, pixels))
+    )
+    monkeypatch.setattr(module, "Handover", lambda *, order, plan: orders.append(order))
+    plan_of(monkeypatch, tmp_path / "mine.keras", some(), tmp_path / "run", pixels="-1..1")
+    assert declared == ["-1..1"] and orders[0].pixels == "-1..1"

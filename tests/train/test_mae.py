@@ -4,6 +4,7 @@ leaves.
 
 import dataclasses
 import shutil
+import sys
 from pathlib import Path
 
 import keras
@@ -238,3 +239,26 @@ def test_fine_tuning_starts_from_the_encoder(one, tmp_path):
         assert 0 < np.abs(before[kernel] - after[kernel]).max() < 0.05
         table = "Transformer/posembed_input/pos_embedding"
         assert (before[table].shape, after[table].shape) == ((1, 17, 16), (1, 37, 16))
+
+
+def test_each_setting_reaches_the_model(tmp_path: Path, monkeypatch):
+    """All differ from their defaults."""
+    procedures, built = [], []
+    module = sys.modules[pretrain_mae.__module__]
+    monkeypatch.setattr(
+        module, "run", lambda config, folder, procedure: procedures.append(procedure)
+    )
+    monkeypatch.setattr(
+        module, "masked_autoencoder", lambda *given, **named: built.append((given, named))
+    )
+    options = {"classifier": "gap", "position_embedding": "learned_2d", "dropout_rate": 0.1}
+    decoder = {"decoder_width": 24, "decoder_depth": 3, "decoder_heads": 6}
+    changes = {"mask_share": 0.5, "normalize_pixels": False, **decoder}
+    pretrain_mae(config_of(model="ViT_Ti16", model_options=options, **changes), tmp_path)
+    (procedure,) = procedures
+    assert procedure.image_size == 16 and procedure.noise_length == 16
+    procedure.build(10)
+    (((row, size), named),) = built
+    assert (row.width, size) == (16, 16)
+    encoder = {"position_embedding": "learned_2d", "dropout_rate": 0.1}
+    assert named == {**changes, **encoder, "class_token": False}

@@ -4,6 +4,7 @@ fine-tuning takes.
 
 import dataclasses
 import math
+import sys
 
 import keras
 import numpy as np
@@ -234,3 +235,40 @@ def test_small_patches_need_patches_that_can_be_brought_down(tiny_vit):
     odd = dataclasses.replace(tiny_vit, patch_size=14)
     with pytest.raises(ValueError, match="is a multiple of 4 pixels. Received: 14"):
         masked_patch_model(odd, 28, "small_patch", mask=MaskTokens(name="mask_token"))
+
+
+def test_each_setting_reaches_the_model_and_the_loss(tmp_path, monkeypatch):
+    """All differ from their defaults."""
+    module = sys.modules[pretrain_masked_patches.__module__]
+    procedures, built, targets, drawn = [], [], [], []
+    monkeypatch.setattr(
+        module, "run", lambda config, folder, procedure: procedures.append(procedure)
+    )
+    monkeypatch.setattr(
+        module, "masked_patch_model", lambda *given, **named: built.append((given, named))
+    )
+    monkeypatch.setattr(module, "masked_patch_objective", targets.append)
+    monkeypatch.setattr(module, "_draw", lambda *given: drawn.append(given))
+    config = MaskedPatchesConfig(
+        run=RunConfig(data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=1)),
+        model="ViT_Ti16",
+        variant={"width": 24},
+        image_size=48,
+        target="pixels",
+        corruption=0.15,
+        mask_share=0.6,
+        swap_share=0.3,
+        model_options={"classifier": "gap", "dropout_rate": 0.1},
+    )
+    pretrain_masked_patches(config, tmp_path)
+    (procedure,) = procedures
+    procedure.build(10)
+    (((row, size, target), named),) = built
+    mask = named.pop("mask").get_config()
+    assert (row.width, size, target) == (24, 48, "pixels")
+    assert named == {"class_token": False, "dropout_rate": 0.1}
+    shares = [mask[name] for name in ("rate", "mask_share", "swap_share")]
+    assert shares == [0.15, 0.6, 0.3]
+    assert targets == ["pixels"] and procedure.image_size == 48
+    procedure.preview("model", "images", tmp_path)
+    assert drawn == [("model", "images", "pixels", tmp_path / "masked_patches.png")]
