@@ -28,7 +28,8 @@ ENV = {**os.environ, "KERAS_BACKEND": "tensorflow"}
 
 def run(*words: str) -> subprocess.CompletedProcess:
     line = [sys.executable, *words]
-    return warm.run(line, env=ENV, capture_output=True, text=True, timeout=HUNG_SECONDS)
+    options = {"env": ENV, "cwd": ROOT, "capture_output": True, "text": True}
+    return warm.run(line, timeout=HUNG_SECONDS, **options)
 
 
 def arguments_of(call: str, script: str, *flags: str) -> dict[str, Any]:
@@ -151,12 +152,11 @@ def test_numbers_of_other_settings_are_not_taken_for_ours(
         "import runpy; sys.argv[0] = 'experiments/evaluate.py'\n"
         "runpy.run_path(sys.argv[0], run_name='__main__')"
     )
-    line = [sys.executable, "-c", code, *flags, pixels]
-    options = {"env": ENV, "capture_output": True, "text": True, "cwd": ROOT}
-    first = warm.run(line, timeout=HUNG_SECONDS, **options)
+    words = ("-c", code, *flags, pixels)
+    first = run(*words)
     assert first.returncode == 0, first.stderr[-3000:]
-    assert warm.run(line, timeout=HUNG_SECONDS, **options).returncode == 0  # is there already
-    other = warm.run([*line, flag], timeout=HUNG_SECONDS, **options)
+    assert run(*words).returncode == 0  # is there already
+    other = run(*words, flag)
     assert other.returncode == 1
     assert "holds a measurement with other settings" in other.stderr
 
@@ -178,14 +178,7 @@ def test_words_of_tensorflow_datasets_name_training_and_test():
         "frozen_features.flags.FLAGS(sys.argv)\n"
         "print(frozen_features._make_sources('tfds:a/b:1.0.0:train[:10%]:validation'))"
     )
-    done = warm.run(
-        [sys.executable, "-c", code, "--data=a", "--workdir=b"],
-        env=ENV,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=HUNG_SECONDS,
-    )
+    done = run("-c", code, "--data=a", "--workdir=b")
     assert done.returncode == 0, done.stderr[-3000:]
     both = (("a/b:1.0.0", "train[:10%]"), ("a/b:1.0.0", "validation"))
     assert done.stdout.splitlines()[-1] == repr(both)
@@ -203,13 +196,6 @@ def test_trials_that_differ_when_run_again_are_an_exit_code(
         "runpy.run_path(sys.argv[0], run_name='__main__')"
     )
     flags = ("--study=class_token", "--size=smoke", f"--workdir={tmp_path}", "--again=2")
-    done = warm.run(
-        [sys.executable, "-c", text, *flags],
-        env=ENV,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=HUNG_SECONDS,
-    )
+    done = run("-c", text, *flags)
     assert done.returncode == code, done.stderr[-3000:]
     assert done.stdout.splitlines()[-1] == "sample of 2"

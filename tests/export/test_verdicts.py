@@ -56,7 +56,7 @@ runner.main(Path(sys.argv[1]))
 
 
 def test_the_latency_is_the_median_in_milliseconds(tmp_path: Path):
-    """In a process of its own: the runner forbids Keras."""
+    """The runner runs in another process, because it blocks the import of Keras."""
     np.save(tmp_path / "images.npy", IMAGES)
     request = {"path": "model.onnx", "images": f"{tmp_path}/images.npy", "signature": "predict"}
     request |= {"batch_size": 4, "repeats": 3, "outputs": f"{tmp_path}/outputs.npy"}

@@ -311,21 +311,27 @@ def test_glorot_fans_are_those_of_the_flat_matrix():
     )
 
 
-def test_dropout_follows_every_dense_layer_but_query_key_value(monkeypatch):
-    rates = []
+@pytest.fixture
+def dropouts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, tuple[int, ...]]]:
+    """Rate and shape of each dropout that is applied."""
+    applied: list[tuple[float, tuple[int, ...]]] = []
     dropout = keras.layers.Dropout.call
 
     def spy(self, inputs, training=False):
-        rates.append((self.rate, tuple(inputs.shape)))
+        applied.append((self.rate, tuple(inputs.shape)))
         return dropout(self, inputs, training=training)
 
     monkeypatch.setattr(keras.layers.Dropout, "call", spy)
+    return applied
+
+
+def test_dropout_follows_every_dense_layer_but_query_key_value(dropouts):
     block = TransformerBlock(
         2, 12, **CONSTANTS, dropout_rate=0.1, attention_dropout_rate=0.2, drop_path_rate=0.3
     )
     block(np.zeros((4, 5, 8), "float32"), training=True)
     tokens, hidden, scores = (4, 5, 8), (4 * 5, 12), (4, 2, 5, 5)
-    assert rates == [
+    assert dropouts == [
         (0.2, scores),
         (0.1, tokens),
         (0.3, tokens),
@@ -335,17 +341,9 @@ def test_dropout_follows_every_dense_layer_but_query_key_value(monkeypatch):
     ]
 
 
-def test_dropout_follows_the_hidden_layer_and_the_output_of_a_gated_mlp(monkeypatch):
-    rates = []
-    dropout = keras.layers.Dropout.call
-
-    def spy(self, inputs, training=False):
-        rates.append((self.rate, tuple(inputs.shape)))
-        return dropout(self, inputs, training=training)
-
-    monkeypatch.setattr(keras.layers.Dropout, "call", spy)
+def test_dropout_follows_the_hidden_layer_and_the_output_of_a_gated_mlp(dropouts):
     SwiGluBlock(12, dropout_rate=0.1)(np.zeros((4, 5, 8), "float32"), training=True)
-    assert rates == [(0.1, (4 * 5, 12)), (0.1, (4, 5, 8))]
+    assert dropouts == [(0.1, (4 * 5, 12)), (0.1, (4, 5, 8))]
 
 
 def test_stochastic_depth_drops_whole_examples_and_keeps_the_expectation():

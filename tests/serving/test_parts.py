@@ -368,7 +368,7 @@ def test_a_model_that_was_replaced_meanwhile_is_refused_and_times_are_those_of_t
 
 @pytest.mark.parametrize("code", [429, 502, 503, 504])
 def test_what_passes_by_itself_may_be_asked_again(code: int):
-    """Too many requests, and what a proxy says while the server starts anew."""
+    """These statuses mean too many requests, or that the server restarts behind a proxy."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Canned) as server:
         server.answers = [(code, b'{"error": "soon"}')]
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -574,7 +574,7 @@ def test_a_row_is_the_mean_of_the_steps_since_the_row_before(tmp_path, monkeypat
 
 
 def test_evaluations_and_checkpoints_are_no_time_of_training(tmp_path, monkeypatch):
-    """After each step the clock starts anew, when all else is done."""
+    """The clock restarts after each step, after the evaluation and the checkpoint."""
     said: list[str] = []
 
     class Recorded(InputClock):

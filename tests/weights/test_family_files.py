@@ -429,7 +429,7 @@ def test_images_of_part_patches_are_those_that_the_patches_see(tmp_path):
     [
         ("vit_base_patch16_clip_224", "exact"),
         ("vit_base_patch16_clip_quickgelu_224", "quick"),
-        ("vit_base_patch16_224", None),  # is what the row says
+        ("vit_base_patch16_224", None),  # the row of the model decides
         (None, None),
     ],
 )
