@@ -32,13 +32,14 @@ UNOPTIMIZED := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=
 # Two files run side by side on two cores, and tiny models gain nothing from a second thread: a tenth of the time.
 ONE_THREAD := TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 OMP_NUM_THREADS=1
 UNASKED := not network and not accelerator
-# The processes of pytest grow with every file. `make test-all` starts new ones three times to save memory.
+# The processes of pytest grow with every file. To save memory, `make test` starts new ones once, and `make test-all` three
+# times.
 LIGHT := $(addprefix tests/,analyze data evaluate kernels layers models photos serving)
-tensorflow := tests
 tensorflow_1 := $(LIGHT)
 tensorflow_2 := tests/export
 tensorflow_3 := tests/train tests/weights
-tensorflow_4 := tests $(patsubst %,--ignore=%,$(LIGHT) tests/export $(tensorflow_3))
+tensorflow_folders := $(tensorflow_1) $(tensorflow_2) $(tensorflow_3)
+tensorflow_4 := tests $(tensorflow_folders:%=--ignore=%)
 PARTS := tensorflow_1 tensorflow_2 tensorflow_3 tensorflow_4
 
 .PHONY: help quickstart test test-all profile lint style format wheel distributions docs tutorials oldest clean
@@ -51,7 +52,7 @@ quickstart: $(VENV)/.installed-quickstart ## install what it needs, then the fir
 	@$(BIN)/python -m keras_vit quickstart
 
 test: style ## what to run before each commit: linters, every contract on TensorFlow, floors 0-3 on JAX
-	$(call run_tests,not slow and $(UNASKED),$(ON_JAX),--unoptimized,tensorflow)
+	$(call run_tests,not slow and $(UNASKED),$(ON_JAX),--unoptimized,tensorflow_folders tensorflow_4)
 
 # In the order of the files: what fails after half an hour fails again. `make test` shuffles.
 test-all: style ## the same, and the long campaigns at full length
