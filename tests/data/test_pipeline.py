@@ -4,7 +4,6 @@ once.
 
 import subprocess
 import sys
-from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -346,22 +345,27 @@ print("the end", flush=True)
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ours", [True, False])
-def test_a_process_ends_though_images_are_being_read(ours):
-    """Without us it hangs or crashes (TensorFlow 2.21): when that case fails, the call at exit can
-    go.
-    """
+def ends_while_images_are_read(ours: bool, seconds: float) -> bool:
+    """Whether such a process ends within some seconds, and without an error."""
     command = [sys.executable, "-c", END_OF_A_SCRIPT.format(ours=ours)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
         try:
             assert process.stdout.readline() == "the end\n"
-            if ours:
-                assert process.wait(HUNG_SECONDS) == 0
-            else:
-                with suppress(subprocess.TimeoutExpired):
-                    assert process.wait(10) != 0
+            return process.wait(seconds) == 0
+        except subprocess.TimeoutExpired:
+            return False
         finally:
             process.kill()
+
+
+@pytest.mark.slow
+def test_a_process_ends_though_images_are_being_read():
+    assert ends_while_images_are_read(ours=True, seconds=HUNG_SECONDS)
+
+
+@pytest.mark.slow
+def test_without_us_such_a_process_hangs_or_crashes():
+    """TensorFlow 2.21, nearly always: when this fails, the call at exit can go."""
+    assert not all(ends_while_images_are_read(ours=False, seconds=10) for _ in range(5))
