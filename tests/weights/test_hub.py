@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,6 +13,7 @@ import safetensors.numpy
 
 pytest.importorskip("huggingface_hub", reason="needs huggingface_hub: pip install huggingface_hub")
 
+import huggingface_hub  # noqa: E402
 from huggingface_hub import constants  # noqa: E402
 
 from keras_vit.weights import download, files, hub  # noqa: E402
@@ -102,6 +104,12 @@ def check(folder: Path) -> None:
     assert found.metadata == {"num_heads": 2}
 
 
+def download_alone(name: str) -> Path:
+    """Downloads one file of me/vit into the cache, as another program would."""
+    endpoint = os.environ["HF_ENDPOINT"]
+    return Path(huggingface_hub.hf_hub_download("me/vit", name, endpoint=endpoint))
+
+
 @pytest.mark.parametrize("address", ["hf://me/vit", "hf://me/vit@main", f"hf://me/vit@{COMMIT}"])
 def test_weights_and_descriptions_come_from_one_commit(server, address):
     check(download.fetch(address))
@@ -150,6 +158,15 @@ def test_without_a_connection_the_cache_is_used(server, monkeypatch):
     check(folder)
     with pytest.raises(ConnectionError, match="hf://you/vit cannot be downloaded, and the cache"):
         hub.fetch("hf://you/vit")
+
+
+def test_without_a_connection_any_form_of_the_weights_in_the_cache_is_used(server, monkeypatch):
+    """Other programs do not ask for safetensors first, so the cache does not say there are none."""
+    names = ("pytorch_model.bin", *hub._DESCRIPTIONS)
+    server.repositories["me/vit"] = dict.fromkeys(names, CONFIG)
+    folders = {download_alone(name).parent for name in names}
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert {hub.fetch("hf://me/vit")} == folders
 
 
 def test_a_description_that_was_not_downloaded_is_not_taken_for_absent(server, monkeypatch):
