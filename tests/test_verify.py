@@ -344,6 +344,18 @@ def test_a_file_must_have_the_hash_that_was_pinned(sound: Path, tmp_path: Path):
     )
 
 
+@pytest.mark.usefixtures("_without_passes")
+def test_a_pinned_hash_may_be_in_capitals(sound: Path, tmp_path: Path):
+    """certutil and PowerShell's Get-FileHash print capitals."""
+    path = tmp_path / "file.npz"
+    path.write_bytes(sound.read_bytes())
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    (tmp_path / "file.npz.sha256").write_text(f"{digest.upper()}  file.npz\n")
+    verdict, lines = report(path)
+    assert verdict, "\n".join(lines)
+    assert "equal to the one pinned on first use" in "\n".join(lines)
+
+
 def test_a_tag_is_found_in_the_offline_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     row = catalog.lookup("ViT_Ti16", "imagenet")
     path = tmp_path / row.file

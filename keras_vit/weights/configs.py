@@ -69,6 +69,15 @@ def read_crop(path: str | os.PathLike) -> str | None:
     return _find_preprocessor_crop(_load(path.with_name(_PREPROCESSOR)))
 
 
+def is_timm(path: Path) -> bool:
+    """Returns whether the `config.json` beside a file is that of timm, which has the pixels.
+
+    Raises:
+        ValueError: If it is not a JSON object.
+    """
+    return isinstance(_load(path.with_name(_CONFIG)).get("pretrained_cfg"), dict)
+
+
 def _find_timm_crop(config: dict[str, Any]) -> str | None:
     share, mode = config.get("crop_pct"), config.get("crop_mode") or "center"
     if not isinstance(share, float | int) or isinstance(share, bool) or not 0 < share <= 1:

@@ -8,12 +8,14 @@ import os
 import re
 from pathlib import Path
 
-from keras_vit.weights import files, shards
+from keras_vit.weights import configs, files, shards
 from keras_vit.weights.secrets import without_secrets
 
 SCHEME = "hf://"
 _ADDRESS = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([^@\s]+))?")
-_DESCRIPTIONS = ("config.json", "preprocessor_config.json", "open_clip_config.json")
+_CONFIG, _PREPROCESSOR = "config.json", "preprocessor_config.json"
+_OPEN_CLIP = "open_clip_config.json"
+_DESCRIPTIONS = (_CONFIG, _PREPROCESSOR, _OPEN_CLIP)
 _DEFAULT_REVISION = "main"
 
 
@@ -53,8 +55,25 @@ def fetch(address: str) -> Path:
             if _download(address, repository, commit, name) is None:
                 raise ValueError(f"{address} lists the file {name} and does not have it.")
     for name in _DESCRIPTIONS:
-        _download(address, repository, commit, name)
+        try:
+            _download(address, repository, commit, name)
+        except ConnectionError:
+            # `hf download` does not record which files a commit does not have.
+            if _is_needed(name, weights):
+                raise
     return weights.parent
+
+
+def _is_needed(name: str, weights: Path) -> bool:
+    """Returns whether a description may contain what `config.json` does not.
+
+    That of OpenCLIP describes its own weights alone, and the config of timm has the pixels.
+    """
+    if not weights.with_name(_CONFIG).exists():
+        return True
+    if name == _OPEN_CLIP:
+        return weights.name.startswith("open_clip")
+    return name != _PREPROCESSOR or not configs.is_timm(weights)
 
 
 def _download_weights(address: str, repository: str, revision: str) -> Path:

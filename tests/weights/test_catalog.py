@@ -138,19 +138,27 @@ def test_tags_are_unique_and_name_their_rows(model):
     assert {lookup(model, tag).model for tag in tags} <= {model}
 
 
-def test_published_accuracies_are_those_of_the_readme():
+def test_fine_tunes_and_accuracies_are_those_of_the_readme():
+    """Augmentation, weight decay, dropout, learning rate of the fine-tuning, and accuracy.
+
+    Source: google-research/vision_transformer, README.md, "Expected ViT results".
+    """
     tag = "augreg_in21k_ft_in1k_384"
-    found = {model: lookup(model, tag).accuracy for model in MODELS if tag in list_weights(model)}
+    rows = {model: lookup(model, tag) for model in MODELS if tag in list_weights(model)}
+    fields = r"-aug_(\w+)-wd_([\d.]+)-do_([\d.]+)-sd_\3--imagenet2012-steps_20k-lr_([\d.]+)-res_384"
+    found = {
+        model: (*re.search(fields, row.file).groups(), row.accuracy) for model, row in rows.items()
+    }
     assert found == {
-        "ViT_L16": 85.59,
-        "ViT_B16": 85.49,
-        "ViT_S16": 83.73,
-        "R50_ViT_L32": 85.99,
-        "R26_ViT_S32": 83.85,
-        "ViT_Ti16": 78.22,
-        "ViT_B32": 83.59,
-        "ViT_S32": 79.58,
-        "R_ViT_Ti16": 75.40,
+        "ViT_L16": ("strong1", "0.1", "0.0", "0.01", 85.59),
+        "ViT_B16": ("medium1", "0.1", "0.0", "0.03", 85.49),
+        "ViT_S16": ("light1", "0.03", "0.0", "0.03", 83.73),
+        "R50_ViT_L32": ("medium1", "0.1", "0.1", "0.01", 85.99),
+        "R26_ViT_S32": ("light1", "0.1", "0.0", "0.01", 83.85),
+        "ViT_Ti16": ("none", "0.03", "0.0", "0.03", 78.22),
+        "ViT_B32": ("light1", "0.1", "0.0", "0.01", 83.59),
+        "ViT_S32": ("none", "0.1", "0.0", "0.01", 79.58),
+        "R_ViT_Ti16": ("none", "0.03", "0.0", "0.03", 75.40),
     }
 
 
@@ -189,6 +197,8 @@ def test_bit_has_its_own_tags():
     assert list_weights("BiT_R50x1") == tags
     assert lookup("BiT_R50x1", "imagenet21k").file == "bit_models/BiT-M-R50x1.npz"
     assert lookup("BiT_R152x4", "imagenet").file == "bit_models/BiT-M-R152x4-ILSVRC2012.npz"
+    # `bit_hyperrule.get_resolution`: images of more than 96 x 96 pixels become 512, cropped to 480.
+    assert lookup("BiT_R50x1", "imagenet").image_size == 480
     assert lookup("BiT_R50x1", "bit_distilled_160").image_size == 160
 
 

@@ -15,7 +15,15 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.weights import configs, dialects, files, identity, source
+from keras_vit.weights import (
+    configs,
+    dialects,
+    files,
+    huggingface_config,
+    identity,
+    source,
+    witness,
+)
 from keras_vit.weights.published_crop import find_crop
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "families"
@@ -149,12 +157,27 @@ def test_dinov3_of_meta_masks_the_biases_of_keys():
     same_canonical(variant, theirs, arrays)
 
 
+def test_dinov3_without_biases_of_queries_and_values_computes_what_zeros_compute(tmp_path):
+    """The 7B model has none, and timm leaves them out where they are zero."""
+    variant, arrays = read("timm", "DINOv3 qkvb")
+    ends = ("q_bias", "v_bias")
+    zeros = {name: np.zeros_like(x) if name.endswith(ends) else x for name, x in arrays.items()}
+    canonical = dialects.to_canonical(zeros, variant=variant)
+    images = peers.images_of((peers.SIZE,) * 2, count=1)
+    expected = witness.forward(canonical, images, variant)["encoder_norm"]
+    path = tmp_path / "model.safetensors"
+    files.write_safetensors(path, {n: x for n, x in arrays.items() if not n.endswith(ends)})
+    model = load(variant, path, include_top=False)
+    np.testing.assert_allclose(compute(model), expected, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     "prefix",
     [
         "module.",
         "backbone.",
         "module.backbone.",
+        "vision_encoder.",
         "visual.trunk.",
         "_orig_mod.",
         "module._orig_mod.",
@@ -163,12 +186,14 @@ def test_dinov3_of_meta_masks_the_biases_of_keys():
 def test_prefixes_of_training_scripts_are_removed(prefix):
     variant, arrays = read("timm", "DINOv2")
     theirs = {prefix + name: x for name, x in arrays.items()}
-    beside = {"backbone.": "head.last_layer.weight", "visual.trunk.": "text.ln_final.weight"}
+    beside = {
+        "backbone.": "head.last_layer.weight",
+        "vision_encoder.": "text_encoder.ln_final.weight",  # TIPSv2
+        "visual.trunk.": "text.ln_final.weight",
+    }
     for end, name in beside.items():
         if prefix.endswith(end):
-            theirs[prefix.removesuffix("backbone.").removesuffix("visual.trunk.") + name] = (
-                np.zeros((2, 2), "float32")
-            )
+            theirs[prefix.removesuffix(end) + name] = np.zeros((2, 2), "float32")
     same_canonical(variant, theirs, arrays)
 
 
@@ -200,6 +225,15 @@ def test_projection_of_timm_has_a_bias_of_zeros_that_is_not_read():
     assert not dialects.from_canonical(found, "timm")["head.bias"].any()
 
 
+def test_a_classifier_of_siglip_reads_the_mean_and_not_the_attention_pooling():
+    """SiglipForImageClassification has the arrays of the pooling, and does not use them."""
+    variant, arrays = read("transformers", "SigLIP image tower")
+    head = {"classifier.weight": np.ones((3, 16), "f"), "classifier.bias": np.ones(3, "f")}
+    theirs = {f"vision_model.{name}": x for name, x in arrays.items()} | head
+    used = {name: x for name, x in arrays.items() if not name.startswith("head.")}
+    same_canonical(variant, theirs, used | head)
+
+
 def test_so400m_of_big_vision(tmp_path):
     """SigLIP's own layout: under `params/img/`, blocks stacked, positions at the root."""
     row = keras_vit.variants.FAMILY_VARIANTS["SigLIP_So400m14"]
@@ -224,6 +258,37 @@ def test_so400m_of_big_vision(tmp_path):
     files.write_npz(tmp_path / "theirs.npz", theirs)
     again = load(row, tmp_path / "theirs.npz", include_top=False, pooling="map")
     np.testing.assert_array_equal(compute(again), compute(model))
+
+
+# --- what is written, against what the packages wrote
+
+LAYOUTS = {"timm": "timm", "transformers": "huggingface", "open_clip": "openclip"}
+
+
+@pytest.mark.parametrize(("package", "name"), RECORDED)
+def test_arrays_are_written_as_their_package_wrote_them(package, name):
+    variant, recorded = read(package, name)
+    arrays = dialects.to_canonical(recorded, variant=variant)
+    written = dialects.from_canonical(arrays, LAYOUTS[package], rotary=variant.rotary)
+    assert written.keys() == recorded.keys()
+    for key, x in recorded.items():
+        # Mask tokens are not read, and are written as zeros.
+        expected = np.zeros_like(x) if key.endswith("mask_token") else x
+        np.testing.assert_array_equal(written[key], expected, err_msg=key, strict=True)
+
+
+# MAE is written as a plain ViT.
+@pytest.mark.parametrize("name", [each for each in peers.RECORDED["transformers"] if each != "MAE"])
+def test_the_config_is_that_of_transformers(name):
+    _, variant, folder = find("transformers", name)
+    found = files.read(folder)
+    arrays = dialects.to_canonical(found.arrays, variant=variant)
+    facts = {"gelu": variant.gelu, "rotary": variant.rotary, **found.metadata}
+    config = huggingface_config.make_config(arrays, facts)
+    recorded = json.loads((folder / "config.json").read_text())
+    for labels in ("id2label", "label2id"):  # Transformers lists some without a head too
+        del config[labels]
+    assert config == {key: recorded.get(key) for key in config}
 
 
 # --- what files say of heads, configs and pixels

@@ -4,6 +4,7 @@ bad file.
 
 import io
 import json
+import math
 import os
 import pickle
 import resource
@@ -18,8 +19,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch_files
+from scipy.special import erf, expit
 
-from keras_vit.weights import files
+from keras_vit.weights import files, witness
 from keras_vit.weights.files import Checkpoint, detect_kind, read, write_npz, write_safetensors
 
 ARRAYS = {
@@ -431,6 +433,26 @@ def test_rectangular_config_gives_rows_and_columns(hugging_face):
         json.dumps({"hidden_act": "gelu_new", "image_size": [32, 64], "patch_size": 16})
     )
     assert read(hugging_face).metadata == {"gelu": "tanh", "image_size": (32, 64), "grid": (2, 4)}
+
+
+# transformers 5.24.0 `activations.py`
+ACTIVATIONS = {
+    "gelu": lambda x: x * 0.5 * (1 + erf(x / math.sqrt(2))),
+    "gelu_new": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "gelu_fast": lambda x: 0.5 * x * (1 + np.tanh(x * 0.7978845608 * (1 + 0.044715 * x * x))),
+    "gelu_pytorch_tanh": lambda x: x * expit(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)),
+    "quick_gelu": lambda x: x * expit(1.702 * x),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_the_activation_of_a_config_is_the_form_of_gelu_that_transformers_computes(
+    name, hugging_face
+):
+    (hugging_face / "config.json").write_text(json.dumps({"hidden_act": name}))
+    x = np.linspace(-4, 4, 41)
+    found = witness.gelu(x, read(hugging_face).metadata["gelu"])
+    np.testing.assert_allclose(found, ACTIVATIONS[name](x), atol=1e-6)
 
 
 def test_metadata_in_the_file_wins_over_the_config(hugging_face):

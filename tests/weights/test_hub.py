@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,6 +13,7 @@ import safetensors.numpy
 
 pytest.importorskip("huggingface_hub", reason="needs huggingface_hub: pip install huggingface_hub")
 
+import huggingface_hub  # noqa: E402
 from huggingface_hub import constants  # noqa: E402
 
 from keras_vit.weights import download, files, hub  # noqa: E402
@@ -102,6 +104,12 @@ def check(folder: Path) -> None:
     assert found.metadata == {"num_heads": 2}
 
 
+def download_alone(name: str) -> Path:
+    """Downloads one file of me/vit into the cache, as another program would."""
+    endpoint = os.environ["HF_ENDPOINT"]
+    return Path(huggingface_hub.hf_hub_download("me/vit", name, endpoint=endpoint))
+
+
 @pytest.mark.parametrize("address", ["hf://me/vit", "hf://me/vit@main", f"hf://me/vit@{COMMIT}"])
 def test_weights_and_descriptions_come_from_one_commit(server, address):
     check(download.fetch(address))
@@ -152,12 +160,53 @@ def test_without_a_connection_the_cache_is_used(server, monkeypatch):
         hub.fetch("hf://you/vit")
 
 
+def test_without_a_connection_any_form_of_the_weights_in_the_cache_is_used(server, monkeypatch):
+    """Other programs do not ask for safetensors first, so the cache does not say there are none."""
+    names = ("pytorch_model.bin", *hub._DESCRIPTIONS)
+    server.repositories["me/vit"] = dict.fromkeys(names, CONFIG)
+    folders = {download_alone(name).parent for name in names}
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert {hub.fetch("hf://me/vit")} == folders
+
+
+@pytest.mark.parametrize("kind", ["transformers", "timm"])
+def test_without_a_connection_the_copy_of_a_whole_repository_is_used(kind, server, monkeypatch):
+    """`hf download` caches all files of a repository, and does not record which it does not have."""
+    content = {"model.safetensors": WEIGHTS, "config.json": CONFIG}
+    if kind == "timm":  # its config has the pixels
+        content["config.json"] = json.dumps({"pretrained_cfg": {"mean": [0.5] * 3}}).encode()
+    else:
+        content["preprocessor_config.json"] = b"{}"
+    server.repositories["me/vit"] = content
+    folders = {download_alone(name).parent for name in content}
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert {hub.fetch("hf://me/vit")} == folders
+
+
 def test_a_description_that_was_not_downloaded_is_not_taken_for_absent(server, monkeypatch):
     """Without it the number of heads would be guessed."""
     folder = hub.fetch("hf://me/vit")
     (folder / "config.json").unlink()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ConnectionError, match="the cache has no config.json"):
+        hub.fetch("hf://me/vit")
+
+
+@pytest.mark.parametrize(
+    ("weights", "missing"),
+    [
+        ("model.safetensors", "preprocessor_config.json"),
+        ("open_clip_model.safetensors", "open_clip_config.json"),
+    ],
+)
+def test_a_description_that_no_other_one_replaces_is_not_taken_for_absent(
+    weights, missing, server, monkeypatch
+):
+    server.repositories["me/vit"] = dict.fromkeys([weights, *hub._DESCRIPTIONS], CONFIG)
+    for name in {weights, *hub._DESCRIPTIONS} - {missing}:
+        download_alone(name)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ConnectionError, match=f"the cache has no {missing}"):
         hub.fetch("hf://me/vit")
 
 

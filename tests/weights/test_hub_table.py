@@ -1,6 +1,7 @@
 """The table of repositories on the Hugging Face Hub, and the warnings before a download."""
 
 import logging
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -26,6 +27,25 @@ def test_each_repository_is_of_a_model_whose_patches_tile_its_images():
 def test_tags_and_repositories_are_unique():
     assert len({(file.model, file.tag) for file in FILES}) == len(FILES)
     assert len({file.repository for file in FILES}) == len(FILES)
+
+
+def test_the_data_set_of_a_tag_is_that_in_the_name_of_its_repository():
+    for file in FILES:
+        found = re.findall(r"in(\d+k)", file.tag)
+        named = re.findall(r"(?:_|in|net)(\d+k)", file.repository)
+        # The names of DINO, MAE and DeiT have none: those were trained on ImageNet-1k.
+        assert found == named or (not named and found == ["1k"]), file
+
+
+def test_larger_and_distilled_models_are_more_accurate():
+    """Within DeiT and within DINOv2, which were trained with one recipe each."""
+    found = {file.model: file.accuracy for file in FILES if file.accuracy is not None}
+    for size in ("Ti", "S", "B"):
+        assert found[f"DeiT_{size}16_distilled"] > found[f"DeiT_{size}16"]
+    for family in ("DeiT_{}16", "DeiT_{}16_distilled", "DINOv2_{}14"):
+        ordered = [found.get(family.format(size)) for size in ("Ti", "S", "B", "L", "g")]
+        known = [accuracy for accuracy in ordered if accuracy is not None]
+        assert len(known) >= 3 and known == sorted(set(known))
 
 
 def test_every_family_has_a_published_file():

@@ -123,6 +123,8 @@ def test_a_hugging_face_folder_has_its_config(tmp_path):
     assert config["layer_norm_eps"] == 1e-6
     assert config["image_size"] == [32, 48]
     assert len(config["id2label"]) == 5
+    pixels = json.loads((tmp_path / "folder" / "preprocessor_config.json").read_text())
+    assert pixels["size"] == pixels["crop_size"] == {"height": 32, "width": 48}
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ import keras
 import numpy as np
 import pytest
 import safetensors.numpy
+from numbered_arrays import TINY, tiny
 
 import keras_vit
-from keras_vit.weights import source
+from keras_vit.weights import dialects, files, source
 
 
 @pytest.mark.once
@@ -23,6 +24,18 @@ def test_a_folder_with_the_name_of_a_tag_does_not_hide_the_tag(tmp_path, monkeyp
     # A model that has no such tag, and a model of the user's
     assert not source.find("ViT_H14", "imagenet").is_tag
     assert not source.find("mine", "imagenet").is_tag
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("dialect", "gelu"), [("google", "tanh"), ("timm", "exact"), ("huggingface", "exact")]
+)
+def test_a_file_without_its_form_of_gelu_has_that_of_its_package(dialect, gelu, tmp_path):
+    """Google trained the ViTs with the tanh form; timm and Transformers compute the exact one."""
+    path = tmp_path / ("file.npz" if dialect == "google" else "file.safetensors")
+    write = files.write_npz if dialect == "google" else files.write_safetensors
+    write(path, dialects.from_canonical(tiny(), dialect))
+    assert source.load(source.find("tiny", path, variant=TINY)).gelu == gelu
 
 
 @pytest.mark.tensorflow

@@ -69,6 +69,8 @@ def _with_other_registers(arrays, row):
 )
 def test_a_fault_is_noticed(name, change):
     arrays, logits = _arrays_and_logits(name)
+    sound = witness.forward(arrays, IMAGES, tiny_row(name))
+    assert _relative_error(sound["logits"], logits) < 1e-5
     arrays, row = change(arrays, tiny_row(name))
     found = witness.forward(arrays, IMAGES, row)
     assert _relative_error(found["logits"], logits) > 1e-3
