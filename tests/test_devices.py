@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import keras
+import numpy as np
 import pytest
 import warm
 from warm import HUNG_SECONDS
@@ -118,6 +119,72 @@ def test_a_device_that_is_not_there_is_refused(names):
 
 def test_names_may_be_written_in_full():
     assert connect(DevicesConfig(kind="one", names=("/device:CPU:1",))).num_replicas == 1
+
+
+def test_a_run_on_one_named_device_computes_there():
+    with connect(DevicesConfig(kind="one", names=("CPU:1",))).scope():
+        variable = keras.Variable(np.zeros(2))
+        assert variable.value.device.endswith("CPU:1") and tf.add(1, 1).device.endswith("CPU:1")
+
+
+def test_outputs_of_all_replicas_are_gathered_in_the_order_of_the_rows():
+    devices = connect(DevicesConfig(names=("CPU:0", "CPU:1")))
+    with devices.scope():
+        pixels = keras.Input((2,))
+        model = keras.Model(pixels, keras.layers.Rescaling(2.0)(pixels))
+    images = np.arange(8, dtype="float32").reshape(4, 2)
+    labels, weights = np.array([3, 1, 4, 1]), np.array([1, 1, 1, 0], "float32")
+    parts = tf.data.Dataset.from_tensor_slices((images, labels, weights)).batch(2)
+    found = devices.forward(model)(next(iter(devices.distribute(parts))))
+    for values, expected in zip(found, (2 * images, labels, weights), strict=True):
+        np.testing.assert_array_equal(values, expected)
+
+
+def test_a_forward_pass_drops_nothing_and_scales_bytes():
+    pixels = keras.Input((2,))
+    model = keras.Model(pixels, keras.layers.Dropout(0.5)(pixels))
+    levels = keras.ops.convert_to_tensor(np.array([[0, 51], [255, 255]], "uint8"))
+    found = devices.outputs_of(model, levels)
+    np.testing.assert_allclose(found, [[-1.0, -0.6], [1.0, 1.0]], atol=1e-6)
+
+
+def test_a_model_whose_activation_was_changed_is_computed_anew():
+    pixels = keras.Input((1,))
+    layer = keras.layers.Activation("linear")
+    model = keras.Model(pixels, layer(pixels))
+    batch = tf.constant([[-1.0]]), np.zeros(1), np.ones(1)
+    forward = devices.Devices(kind="one", num_replicas=1).forward
+    assert forward(model)(batch)[0].tolist() == [[-1.0]]
+    assert forward(model) is forward(model)  # compiled once
+    layer.activation = keras.activations.relu
+    assert forward(model)(batch)[0].tolist() == [[0.0]]
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "used", "distributed"),
+    [
+        ({}, "mirrored", 2, ["cpu:0", "cpu:1"]),
+        ({"kind": "one"}, "one", 1, None),
+        ({"names": ("CPU:1",)}, "one", 1, ["cpu:1"]),
+        ({"kind": "one", "names": ("CPU:1", "CPU:0")}, "one", 1, ["cpu:1"]),
+    ],
+)
+def test_on_jax_all_devices_are_used_unless_one_or_some_are_asked_for(
+    monkeypatch, options: dict, kind: str, used: int, distributed: list[str] | None
+):
+    """On stand-ins of JAX and of `keras.distribution`, with two devices."""
+    chosen = []
+    jax = SimpleNamespace(
+        process_count=lambda: 1,
+        process_index=lambda: 0,
+        devices=lambda: [SimpleNamespace(device_kind="cpu")],
+    )
+    monkeypatch.setattr(devices, "jax", jax, raising=False)
+    monkeypatch.setattr(keras.distribution, "list_devices", lambda: ["cpu:0", "cpu:1"])
+    monkeypatch.setattr(keras.distribution, "DataParallel", lambda *, devices, **_: devices)
+    monkeypatch.setattr(keras.distribution, "set_distribution", chosen.append)
+    found = devices._connect_jax(DevicesConfig(**options))
+    assert (found.kind, found.num_replicas, chosen) == (kind, used, [distributed])
 
 
 def test_the_precision_is_set():
@@ -310,6 +377,7 @@ def test_on_jax_gpus_are_hidden_from_tensorflow_before_it_reads_a_folder():
     [
         (tf.errors.UnavailableError(None, None, "failed to connect to all addresses"), True),
         (tf.errors.AbortedError(None, None, "Connection reset by peer"), True),
+        (tf.errors.CancelledError(None, None, "RecvAsync is cancelled."), True),
         (tf.errors.DeadlineExceededError(None, None, ""), True),
         (
             tf.errors.InternalError(None, None, "Collective ops is aborted by: worker 1 is down"),

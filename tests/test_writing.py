@@ -61,6 +61,18 @@ def test_what_a_living_writer_or_another_machine_writes_stays(tmp_path: Path):
     assert {path.name for path in tmp_path.iterdir()} == {"report.md", elsewhere.name, living.name}
 
 
+def test_what_a_process_of_another_user_writes_stays(tmp_path: Path, monkeypatch):
+    def refuse(*_) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    theirs = tmp_path / f"{_MARK}1-report.md"
+    theirs.touch()
+    monkeypatch.setattr(os, "kill", refuse)
+    with write_atomically(tmp_path / "report.md") as ours:
+        ours.write_text("ours")
+    assert {path.name for path in tmp_path.iterdir()} == {"report.md", theirs.name}
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no full device")
 def test_an_array_on_a_full_disk_is_an_error_that_says_so():
     with pytest.raises(OSError, match="No space left") as raised:

@@ -82,6 +82,26 @@ def test_every_kind_of_copy_is_found_and_nothing_else(kind: str):
     assert report.unreadable == ()
 
 
+def test_pairs_are_within_the_limits_that_are_asked_for():
+    """Noise with other noise on it differs in a few bits and a few hundredths of similarity."""
+    random = np.random.default_rng(0)
+    tests = random.integers(0, 256, (10, 32, 32, 3))
+    train = np.clip(tests + random.normal(0, 20, tests.shape), 0, 255)
+    train, test = _source(train.astype(np.uint8)), _source(tests.astype(np.uint8))
+
+    def find(**limits: float) -> tuple:
+        options = {"max_distance": 15, "min_similarity": 0.5, **limits}
+        return find_duplicates(train, test, progress=False, **options).pairs
+
+    pairs = find()
+    distance = int(np.median([pair.distance for pair in pairs]))
+    similarity = float(np.median([pair.similarity for pair in pairs]))
+    near, alike = find(max_distance=distance), find(min_similarity=similarity)
+    assert near == tuple(pair for pair in pairs if pair.distance <= distance)
+    assert alike == tuple(pair for pair in pairs if pair.similarity >= similarity)
+    assert len(pairs) == 10 > len(near) > 0 and len(alike) == 5
+
+
 def test_no_two_of_many_different_images_match():
     train, test = (
         _source(_fields(400, seed=3, height=32, width=32)),

@@ -18,10 +18,16 @@ def images(folder: Path, *names: str) -> None:
         Image.new("RGB", (4, 4)).save(folder / name)
 
 
-@pytest.mark.parametrize("test", ["test", "val", "validation", "valid", "TEST"])
-def test_a_test_set_of_its_own_is_found(tmp_path: Path, test: str):
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        *(("Train", test) for test in ("test", "val", "validation", "valid", "TEST")),
+        ("training", "test"),
+    ],
+)
+def test_a_test_set_of_its_own_is_found(tmp_path: Path, train: str, test: str):
     for name in ("cat", "dog"):
-        images(tmp_path / "Train" / name, "1.png", "2.JPG")
+        images(tmp_path / train / name, "1.png", "2.JPG")
         images(tmp_path / test / name, "3.png")
     training, measured = training_and_test(tmp_path)
     assert (training.num_examples, measured.num_examples) == (4, 2)
@@ -62,6 +68,16 @@ def test_photos_beside_one_folder_are_a_class(tmp_path: Path):
     images(tmp_path / "test", "1.png")
     images(tmp_path / "test" / "more", "2.png")
     assert to_measure_on(tmp_path) == tmp_path
+
+
+def test_a_photo_beside_class_folders_makes_no_class_of_their_folder(tmp_path: Path):
+    for part in ("train", "test"):
+        images(tmp_path / part, "stray.png")
+        for name in ("cat", "dog"):
+            images(tmp_path / part / name, "1.png")
+    training, measured = training_and_test(tmp_path)
+    assert training.class_names == measured.class_names == ("cat", "dog")
+    assert to_measure_on(tmp_path) == tmp_path / "test"
 
 
 def test_a_class_may_be_called_train(tmp_path: Path):

@@ -23,6 +23,8 @@ GASKET = fractals.Systems(
         [[1 / 3, 1 / 3, 1 / 3, 0]]
     ),  # the last map is padding: a point that took it would stand out
 )
+# A point is on it if the binary digits of x and y are nowhere both 1.
+ON_GASKET = (np.arange(64)[:, None] & np.arange(64)) == 0
 MIRRORS = [
     (slice(None, None, down), slice(None, None, right)) for down in (1, -1) for right in (1, -1)
 ]
@@ -130,19 +132,30 @@ def test_another_index_or_another_seed_is_another_picture(systems):
     assert len({picture.numpy().tobytes() for picture in pictures}) == 3
 
 
-def test_sierpinskis_gasket_is_where_arithmetic_puts_it(unvaried):
-    """A point is on it if the binary digits of x and y are nowhere both 1."""
-    places = np.arange(64)
-    gasket = (places[:, None] & places) == 0
-    figure = _figure(_draw(GASKET, [0])[0][0])
-    missed = [(gasket[mirror] & ~figure).sum() / gasket.sum() for mirror in MIRRORS]
-    mirror = MIRRORS[np.argmin(missed)]
-    assert min(missed) < 0.02
+def _missed(figure: np.ndarray) -> list[float]:
+    """The share of the gasket that a figure leaves out, in each of its mirror images."""
+    return [(ON_GASKET[mirror] & ~figure).sum() / ON_GASKET.sum() for mirror in MIRRORS]
+
+
+def test_sierpinskis_gasket_is_where_arithmetic_puts_it_in_all_four_mirror_images(unvaried):
+    figures = [_figure(image) for image in _draw(GASKET, range(24))[0]]
+    missed = np.array([_missed(figure) for figure in figures])
+    assert missed.min(axis=1).max() < 0.02
+    # of 24, one of the four mirror images is missed once in 250
+    assert set(missed.argmin(axis=1)) == {0, 1, 2, 3}
     # A point may cross the border of its pixel, never the holes: they are half of the square and
     # more.
-    holes = ~_thick(gasket[mirror])
+    holes = ~_thick(ON_GASKET)
     assert holes.mean() > 0.5
-    assert not (figure & holes).any()
+    for figure, mirror in zip(figures, missed.argmin(axis=1), strict=True):
+        assert not (figure & holes[MIRRORS[mirror]]).any()
+
+
+def test_an_instance_varies_the_parameters_of_the_maps(unvaried, monkeypatch):
+    """Neither turned nor scaled, the gasket is distorted."""
+    monkeypatch.setattr(fractals, "WEIGHT_SPREAD", 0.1)
+    for image in _draw(GASKET, range(4))[0]:
+        assert min(_missed(_figure(image))) > 0.1
 
 
 def test_what_is_drawn_lies_on_the_attractor(unvaried, systems):

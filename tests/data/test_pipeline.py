@@ -138,6 +138,38 @@ def test_mixup_mixes_each_image_with_the_one_before(source):
     assert len(np.unique(shares)) == len(shares) > 1  # drawn anew for each batch
 
 
+def test_each_draw_of_an_example_has_a_key_of_its_own(source):
+    """By the seed of the run, the example and the transform; and so has the noise."""
+
+    def first(_image: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+        return key[None]
+
+    def second(keys: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+        return tf.concat([keys, key[None]], axis=0)
+
+    keys, noise, order_of = [], [], {}
+    for seed in (3, 4):
+        options = {"batch_size": N, "seed": seed, "total_steps": 1, "noise_length": 2}
+        (batch,) = pipeline.training_batches(source, [first, second], **options)
+        keys += [tuple(key) for key in batch[0][0].numpy().reshape(-1, 2)]
+        noise += batch[0][1].numpy().ravel().tolist()
+        order_of[seed] = batch[1].numpy().tolist()
+    assert len(set(keys)) == len(keys) == len(set(noise)) == 2 * N * 2
+    assert order_of[3] != order_of[4]
+
+
+def test_the_shares_of_mixup_follow_the_seed(source):
+    """Of two classes, the larger target is the share of an image in its mixture; of one, it is 1."""
+    shares = {
+        seed: [
+            targets.max(axis=-1).min()
+            for _, targets, _ in batches(source, [], seed=seed, mixup_alpha=0.5, total_steps=3)
+        ]
+        for seed in (3, 4)
+    }
+    assert not set(shares[3]) & set(shares[4])
+
+
 @pytest.mark.parametrize("count", [1, 3, 23])
 @pytest.mark.parametrize("batch_size", [1, 7, 128])
 @pytest.mark.parametrize("num_workers", [1, 2])
@@ -208,15 +240,17 @@ def test_bad_files_move_no_other_image(folder_with_bad_files):
 
 
 def test_mixup_leaves_the_partner_of_a_bad_image_alone(folder_with_bad_files):
-    for images, labels, weights in batches(
-        folder_with_bad_files,
-        [transforms.inception_crop(16), transforms.to_uint8],
-        mixup_alpha=0.5,
-        total_steps=2,
-    ):
-        good = labels[weights == 1]
-        np.testing.assert_allclose(good.sum(-1), 1, atol=1e-6)
-        assert np.isfinite(images).all()
+    chosen, num_alone = [transforms.inception_crop(16), transforms.to_uint8], 0
+    plain = batches(folder_with_bad_files, chosen, total_steps=2)
+    mixed = batches(folder_with_bad_files, chosen, total_steps=2, mixup_alpha=0.5)
+    for (images, labels, weights), (found, targets, same) in zip(plain, mixed, strict=True):
+        assert (same == weights).all() and np.isfinite(found).all()
+        np.testing.assert_allclose(targets[weights == 1].sum(-1), 1, atol=1e-6)
+        alone = (weights == 1) & (np.roll(weights, 1) == 0)
+        np.testing.assert_allclose(found[alone], images[alone] / 127.5 - 1, atol=1e-5)
+        np.testing.assert_allclose(targets[alone], np.eye(2)[labels[alone]], atol=1e-6)
+        num_alone += alone.sum()
+    assert num_alone
 
 
 def test_a_disk_that_is_gone_ends_the_run(folder_with_bad_files, monkeypatch):

@@ -180,18 +180,22 @@ def test_every_operation_is_drawn_as_often():
     assert min(counts) >= 30 - 4 * 5.3 and max(counts) <= 30 + 4 * 5.3
 
 
-def test_each_operation_can_be_drawn(monkeypatch):
-    """The first and the last too: with 400 draws, one of sixteen is missed once in 10^10."""
+def test_each_operation_can_be_drawn_in_both_directions(monkeypatch):
+    """The first and the last too: with 400 draws, one of 32 is missed once in 10^4."""
 
     def fill(number: int):
-        return lambda image, _: tf.fill(tf.shape(image), tf.constant(number, tf.uint8))
+        def operate(image: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
+            outcome = number + 16 * tf.cast(draw[0] >= 0.5, tf.int32)
+            return tf.fill(tf.shape(image), tf.cast(outcome, tf.uint8))
+
+        return operate
 
     fake = {name: fill(number) for number, name in enumerate(NAMES)}
     monkeypatch.setattr(randaugment, "operations", lambda _: fake)
     transform = tf.function(randaugment.rand_augment(1, 7))
     image = tf.zeros((1, 1, 3), tf.uint8)
     drawn = [int(transform(image, tf.constant([5, i]))[0, 0, 0]) for i in range(400)]
-    assert sorted(set(drawn)) == list(range(16))
+    assert sorted(set(drawn)) == list(range(32))
 
 
 def test_operations_follow_each_other():

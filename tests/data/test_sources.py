@@ -13,6 +13,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 from keras_vit.data import reading, sources  # noqa: E402
+from keras_vit.data.fractals import find_systems, render  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 
@@ -149,6 +150,14 @@ def test_fractals_are_labelled_by_their_system():
     assert [int(label) for _, _, label in source.examples()] == [index % 4 for index in range(12)]
 
 
+def test_systems_and_instances_of_fractals_follow_the_seed_of_the_source():
+    source = sources.fractals(2, images_per_class=2, image_size=8, seed=1)
+    expected, label = render(find_systems(2, seed=1), 3, seed=1, image_size=8)
+    found, found_label = read(source, 3)
+    np.testing.assert_array_equal(found, expected)
+    assert found_label == label
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """A data set of TensorFlow Datasets, written to disk by its own writer: 7 training and 3 test
@@ -230,6 +239,17 @@ def test_a_renamed_photo_or_class_is_other_data(tmp_path):
     (tmp_path / "here" / "ant").rename(tmp_path / "here" / "bee")
     hashes.append(sources.image_folder(tmp_path / "here").sha256())
     assert len(set(hashes)) == 3
+
+
+def test_a_file_of_another_size_is_other_data_whatever_its_time(tmp_path):
+    """Copies may keep the time: `cp -p`, `rsync -t`."""
+    write_images(tmp_path / "ant", 1)
+    path, hashes = tmp_path / "ant" / "000.png", set()
+    for content in (path.read_bytes(), path.read_bytes()[:-1]):
+        path.write_bytes(content)
+        os.utime(path, (0, 0))
+        hashes.add(sources.image_folder(tmp_path).sha256())
+    assert len(hashes) == 2
 
 
 def test_the_examples_are_those_that_tensorflow_datasets_reads(built):

@@ -228,15 +228,21 @@ def test_resizing_is_bilinear_with_half_pixel_centres(size):
     np.testing.assert_allclose(image, bilinear(NOISE.astype(float), size, size), atol=2e-3)
 
 
-@pytest.mark.parametrize("size", [16, 100])
-def test_resizing_antialiased_is_that_of_pillow(size):
-    expected = np.asarray(
-        Image.fromarray(NOISE).resize((size, size), Image.Resampling.BILINEAR), float
-    )
+@pytest.mark.parametrize(
+    ("transform", "image", "sides"),
+    [
+        (transforms.resize(16, antialias=True), NOISE, (16, 16)),
+        (transforms.resize(100, antialias=True), NOISE, (100, 100)),
+        (transforms.resize_shorter(20, "bilinear", antialias=True), NOISE, (20, 28)),
+        # one row admits no part within the limits, so the whole is taken
+        (transforms.inception_crop(16, antialias=True), NOISE[:1], (16, 16)),
+    ],
+    ids=["resize 16", "resize 100", "resize_shorter", "inception_crop"],
+)
+def test_resizing_antialiased_is_that_of_pillow(transform, image, sides):
+    expected = np.asarray(Image.fromarray(image).resize(sides[::-1], Image.Resampling.BILINEAR))
     # Pillow computes in integers and rounds after each axis.
-    np.testing.assert_allclose(
-        transforms.resize(size, antialias=True)(NOISE, SEED), expected, atol=1.1
-    )
+    np.testing.assert_allclose(transform(image, SEED), expected.astype(float), atol=1.1)
 
 
 def test_resizing_to_the_size_it_has_gives_float_too():

@@ -265,12 +265,18 @@ def test_the_defaults_follow_the_size_of_the_data(
     assert (training.num_examples, measured.num_examples) == (images * 9 // 10, images // 10)
 
 
-def test_what_was_asked_for_is_in_the_settings(tmp_path: Path, monkeypatch):
+def test_what_was_asked_for_is_in_the_settings_and_in_the_plan(
+    tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture
+):
     asked = {"steps": 30, "batch_size": 4, "learning_rate": 0.3, "seed": 7}
     config, _ = plan_of(monkeypatch, tiny(), some(), tmp_path, **asked)
     run = config.run
     assert (run.loop.total_steps, run.batch_size, run.seed) == (30, 4, 7)
     assert run.optimizer.learning_rate == 0.3
+    said = " ".join(capsys.readouterr().out.split())
+    # 120 images, of 18 to learn from
+    assert "30 steps of 4 images, which is 6.67 epochs" in said
+    assert "rises to 0.3 over 6 steps" in said
 
 
 def test_batches_are_small_where_data_or_machine_are(tmp_path: Path, monkeypatch):
@@ -331,6 +337,21 @@ def test_weights_of_a_file_keep_their_size_and_their_pooling(tmp_path: Path, mon
     assert changed.startswith(f"{path}, sha256 ") and changed != config.weights
 
 
+def test_weights_of_a_file_keep_their_attention_pooling(tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(keras_vit.variants.VARIANTS, "ViT_Ti16", ROW)
+    options = {"input_shape": (16, 16, 3), "classes": 2, "classifier": "map"}
+    model = keras_vit.application(ROW)(weights=None, **options)
+    keras_vit.save_checkpoint(model, tmp_path / "map.npz")
+    built = module._find_start("ViT_Ti16", tmp_path / "map.npz", None).build(3)
+    assert built.output_shape == (None, 3)
+    for found, expected in zip(
+        built.get_layer("map_head").get_weights(),
+        model.get_layer("map_head").get_weights(),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_random_weights_are_advised_against(
     tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture
 ):
@@ -348,6 +369,23 @@ def test_a_validation_set_may_be_given(tmp_path: Path, monkeypatch):
         match="some has other classes than some. Expected: 0, 1. Received: 0, 1, 2",
     ):
         module.finetune(tiny(), some(20), tmp_path / "other", validation=some(6, classes=3))
+
+
+def test_a_command_repeats_a_run_on_a_folder_unless_its_validation_was_given(
+    tmp_path: Path, monkeypatch
+):
+    """No flag names the images of the validation."""
+    for name in ("train/a", "train/b", "held/a", "held/b"):
+        (tmp_path / name).mkdir(parents=True)
+        for number in range(2):
+            Image.new("RGB", (4, 4)).save(tmp_path / name / f"{number}.png")
+    orders = []
+    monkeypatch.setattr(module, "Handover", lambda *, order, plan: orders.append(order))
+    for options in ({}, {"validation": tmp_path / "held"}):
+        options = {"weights": None, **options}
+        plan_of(monkeypatch, "ViT_Ti16", tmp_path / "train", tmp_path / "out", **options)
+    commands = [shlex.split(order.command()) for order in orders]
+    assert f"--data={tmp_path / 'train'}" in commands[0] and commands[1] == []
 
 
 @pytest.mark.parametrize(

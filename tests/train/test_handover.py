@@ -13,6 +13,8 @@ pytest.importorskip("tensorflow")
 
 import keras_vit  # noqa: E402
 from keras_vit import cli  # noqa: E402
+from keras_vit.data import sources  # noqa: E402
+from keras_vit.evaluate.accuracy import Answers  # noqa: E402
 from keras_vit.train import DataConfig, LoopConfig, OptimizerConfig, RunConfig, handover  # noqa: E402
 from keras_vit.train.handover import Handover, Order, save_model  # noqa: E402
 from keras_vit.train.new_head import copy_with_new_head  # noqa: E402
@@ -83,6 +85,30 @@ def test_what_was_left_out_is_named_once(tmp_path: Path):
     (tmp_path / "unreadable_test.txt").write_text("c.png\tthe file is empty\na.png\n")
     lines = handover._list_unreadable(tmp_path).splitlines()
     assert lines[1:] == ["", "- `b.png`", "- `a.png`", "- `c.png`: the file is empty"]
+
+
+def test_the_example_is_the_first_image_with_an_answer(tmp_path: Path, monkeypatch):
+    """The two before it cannot be read."""
+    levels = np.arange(4, dtype="uint8").reshape(4, 1, 1, 1) * np.ones((1, 2, 2, 3), "uint8")
+    labels = np.array([0, 1, 0, 1])
+    source = sources.arrays(levels, labels, ["a", "b"])
+    card = Answers(
+        source=source,
+        indices=np.array([2, 3]),
+        labels=labels[2:],
+        answers=labels[2:],
+        shares=np.array([0.9, 0.8]),
+        ranks=np.zeros(2, int),
+        losses=np.zeros(2),
+        unreadable=("arrays[0]", "arrays[1]"),
+    )
+    monkeypatch.setattr(handover, "answer", lambda *_, **__: card)
+    monkeypatch.setattr(handover, "write_pictures", lambda *_: [])
+    monkeypatch.setattr(handover, "save_model", lambda *_: None)
+    monkeypatch.setattr(handover, "_list_files", lambda _: [])
+    Handover(order=order(folder=tmp_path), plan="")(None, source, tmp_path)
+    example = np.array(keras.utils.load_img(tmp_path / "example.png"))
+    np.testing.assert_array_equal(example, levels[2])
 
 
 def test_a_model_that_cannot_be_saved_whole_leaves_the_old_one(tmp_path: Path, monkeypatch):

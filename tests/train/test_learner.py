@@ -20,6 +20,7 @@ tf = pytest.importorskip("tensorflow")
 from free_ports import free_ports  # noqa: E402
 
 from keras_vit.layers import TransformerBlock  # noqa: E402
+from keras_vit.layers.remat import Remat  # noqa: E402
 from keras_vit.models import resnet, vision_transformer  # noqa: E402
 from keras_vit.train.learner import make_learner, use_averaged_weights  # noqa: E402
 from keras_vit.train.losses import classification, softmax_cross_entropy  # noqa: E402
@@ -298,6 +299,23 @@ def test_remat_gives_the_same_gradients(tiny_vit, dropout_rate: float, axial: bo
         assert (a == b).all()
 
 
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [("vit", 2), ("axial_vit", 2), ("hybrid", 4), ("bit", 2), ("axial_resnet", 2)],
+)
+def test_remat_wraps_each_block_and_each_unit(tiny_vit, tiny_resnet, kind: str, count: int):
+    """Of two blocks, two units in the stem, or two units."""
+    pixels = keras.Input((32, 32, 3))
+    if kind in ("bit", "axial_resnet"):
+        name = {"bit": "BiT_R50x1", "axial_resnet": "AxialResNet50"}[kind]
+        model = resnet(tiny_resnet(RESNET_VARIANTS[name]), pixels, classes=10)
+    else:
+        stem = tiny_resnet(RESNET_VARIANTS["ResNet50x1"])
+        changes = {"hybrid": {"patch_size": 1, "stem": stem}, "axial_vit": {"axial": True}}
+        model = vision_transformer(replace(tiny_vit, **changes.get(kind, {})), pixels, classes=10)
+    assert sum(isinstance(layer, Remat) for layer in rematerialize(model).layers) == count
+
+
 def loss_scale_at_rest(row, strategy: tf.distribute.Strategy) -> float:
     """From a loss scale far too large to one at which no gradient overflows."""
     images, labels = data(1, 8)
@@ -397,7 +415,10 @@ learner = make_learner(model, optimizer, batch_rows=4)
 wrong = learner.train_on_batch(rows * np.inf, *batch[1:], return_dict=True)
 kept = bool((model.get_weights()[0] == np.eye(2)).all())
 right = learner.train_on_batch(*batch, return_dict=True)
-scaled = {"scales": [float(logs["loss_scale"]) for logs in (wrong, right)], "kept": kept}
+after = model.get_weights()[0]
+learns = bool(np.isfinite(after).all() and (after != np.eye(2)).any())
+scales = [float(logs["loss_scale"]) for logs in (wrong, right)]
+scaled = {"scales": scales, "kept": kept, "learns": learns}
 print(json.dumps([*found, scaled | {"gradient_norm": float(right["gradient_norm"])}]))
 """
 
@@ -412,7 +433,8 @@ def test_on_jax_weight_0_is_filling_and_an_overflow_is_skipped():
     norm = trained.pop("gradient_norm")
     assert evaluated == pytest.approx(expected, rel=1e-5)
     assert trained == pytest.approx(expected, rel=1e-5)
-    assert scaled["kept"] and scaled["scales"][0] == 2 * scaled["scales"][1] > 2
+    assert scaled["kept"] and scaled["learns"]
+    assert scaled["scales"][0] == 2 * scaled["scales"][1] > 2
     assert scaled["gradient_norm"] == pytest.approx(norm, rel=1e-5)
 
 

@@ -573,8 +573,12 @@ def test_a_row_is_the_mean_of_the_steps_since_the_row_before(tmp_path, monkeypat
     assert rows_of(tmp_path / "each", "train/learning_rate") == pytest.approx(cosine, rel=1e-5)
 
 
-def test_evaluations_and_checkpoints_are_no_time_of_training(tmp_path, monkeypatch):
-    """The clock restarts after each step, after the evaluation and the checkpoint."""
+def test_evaluations_and_checkpoints_are_no_time_of_training_and_see_its_state(
+    tmp_path, monkeypatch
+):
+    """The clock restarts after each step, after the evaluation and the checkpoint. On JAX, the
+    state is in the variables only after `jax_state_sync`.
+    """
     said: list[str] = []
 
     class Recorded(InputClock):
@@ -588,8 +592,10 @@ def test_evaluations_and_checkpoints_are_no_time_of_training(tmp_path, monkeypat
         Checkpoints, "save", lambda *all_, **named: (said.append("save"), save(*all_, **named))[1]
     )
     evaluators = {"mine": lambda _: said.append("evaluate") or {"answer": 1.0}}
-    Loop(tmp_path, total_steps=3, evaluate_every=2, checkpoint_every=2).run(evaluators=evaluators)
-    assert said == [
+    loop = Loop(tmp_path, total_steps=3, evaluate_every=2, checkpoint_every=2)
+    loop.learner.jax_state_sync = lambda: said.append("sync")
+    loop.run(evaluators=evaluators)
+    assert [word for word in said if word != "sync"] == [
         "restart",
         "restart",
         "evaluate",
@@ -599,6 +605,8 @@ def test_evaluations_and_checkpoints_are_no_time_of_training(tmp_path, monkeypat
         "evaluate",
         "save",
     ]
+    before = {said[place - 1] for place, word in enumerate(said) if word in ("evaluate", "save")}
+    assert before == {"sync"}
 
 
 def test_the_rate_in_the_log_is_that_of_the_last_layers(tmp_path, monkeypatch):
@@ -652,6 +660,13 @@ def test_a_checkpoint_has_the_metrics_of_its_own_step(tmp_path):
     assert found == {2: {}, 4: {"mine/answer": 42.0}, 6: {"mine/answer": 42.0}}
 
 
+def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path):
+    options = {"evaluate_every": 2, "keep_checkpoints": 1, "best_metric": "mine/answer"}
+    answers = iter((3.0, 1.0, 2.0))
+    Loop(tmp_path, **options).run(evaluators={"mine": lambda _: {"answer": next(answers)}})
+    assert Checkpoints(tmp_path).steps() == [2, 6]
+
+
 def test_a_run_that_has_ended_is_not_measured_again(tmp_path):
     calls = []
     evaluators = {"mine": lambda model: {"calls": float(len(calls)) + (calls.append(1) or 0)}}
@@ -669,17 +684,18 @@ def test_going_on_sets_aside_what_is_newer(tmp_path):
     )
 
 
-def test_a_second_signal_is_not_caught():
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_is_not_caught(number: signal.Signals):
     asked = []
-    before = signal.signal(signal.SIGTERM, lambda *_: asked.append("before"))
+    before = signal.signal(number, lambda *_: asked.append("before"))
     try:
         with _SignalHandlers(asked.append):
-            os.kill(os.getpid(), signal.SIGTERM)
-            os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)
     finally:
-        signal.signal(signal.SIGTERM, before)
-    assert asked == ["SIGTERM", "before", "before"]
+        signal.signal(number, before)
+    assert asked == [number.name, "before", "before"]
 
 
 class Between:
@@ -728,6 +744,15 @@ def test_workers_leave_after_a_step_that_none_has_begun(tmp_path):
     assert not other.stops_at(4) and not chief.stops_at(4)
     assert other.stops_at(5) and chief.stops_at(5)
     assert (chief.run.asked_by, other.run.asked_by) == ("another worker", "SIGTERM")
+
+
+def test_workers_that_find_different_checkpoints_do_not_begin(tmp_path):
+    two = Devices(
+        kind="multi_worker", num_replicas=2, num_workers=2, gather=lambda step: [step, step + 4]
+    )
+    with pytest.raises(OSError, match="of steps 0, 4. All workers must share one folder"):
+        Loop(tmp_path).run(devices=two)
+    assert not (tmp_path / "metrics.csv").exists()
 
 
 def test_how_often_things_happen_by_default():

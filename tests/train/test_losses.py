@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_vit.train.losses import (
     LOSSES,
+    classification,
     default_head_bias,
     sigmoid_cross_entropy,
     softmax_cross_entropy,
@@ -208,6 +209,15 @@ def test_labels_that_do_not_fit_are_refused(name, labels):
 def test_a_smoothing_that_is_no_share_is_refused(name, smoothing):
     with pytest.raises(ValueError, match=f"between 0 and 1. Received: {smoothing}"):
         LOSSES[name](np.zeros(4, "int32"), some_logits(), label_smoothing=smoothing)
+
+
+@BOTH
+def test_a_hit_is_the_likeliest_class_of_soft_targets_too(name):
+    logits = np.array([[2.0, -1.0, 0.0], [0.0, -1.0, 2.0], [0.0, 1.0, 2.0]], "float32")
+    soft = np.array([[0.5, 0.3, 0.2], [0.1, 0.0, 0.9], [0.2, 0.7, 0.1]], "float32")
+    for labels in (soft, np.array([0, 2, 1])):
+        _, hits = classification(name)(labels, logits)
+        assert numbers(hits).tolist() == [1, 1, 0]
 
 
 def test_the_bias_of_the_head_is_the_authors():

@@ -169,8 +169,13 @@ def test_the_picture_has_the_colors_of_the_images(tiny_vit, monkeypatch, tmp_pat
 
 
 def test_what_does_not_go_together_is_said(tmp_path):
-    with pytest.raises(ValueError, match="A masked autoencoder has its own loss"):
-        config_of({"label_smoothing": 0.1})
+    for changes in (
+        {"label_smoothing": 0.1},
+        {"loss": "sigmoid"},
+        {"data": DataConfig(kind="digits", mixup_alpha=0.2)},
+    ):
+        with pytest.raises(ValueError, match="A masked autoencoder has its own loss"):
+            config_of(changes)
     with pytest.raises(ValueError, match="BiT_R50x1 has no patches to hide"):
         pretrain_mae(config_of(model="BiT_R50x1", variant={}), tmp_path)
     with pytest.raises(ValueError, match="does not accept head_bias. Valid: classifier, posi"):

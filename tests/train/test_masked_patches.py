@@ -14,12 +14,14 @@ pytest.importorskip("tensorflow")
 
 import keras_vit  # noqa: E402
 from keras_vit.layers import MaskTokens  # noqa: E402
+from keras_vit.layers.tokens import MASKED  # noqa: E402
 from keras_vit.train import (  # noqa: E402
     DataConfig,
     LoopConfig,
     MaskedPatchesConfig,
     OptimizerConfig,
     RunConfig,
+    masked_patches,
     pretrain_masked_patches,  # noqa: E402
 )
 from keras_vit.train.learner import make_learner  # noqa: E402
@@ -86,6 +88,26 @@ def test_targets_equal_those_of_a_plain_loop(row):
         assert len(np.unique(found)) > 40
 
 
+def test_a_patch_is_predicted_from_its_own_token(row):
+    """Blocks that add nothing mix no tokens, so a patch changes its own prediction alone."""
+    model = masked_patch_model(
+        row, SIZE, "mean_color", mask=MaskTokens(swap_share=0.0, seed=0, name="mask_token")
+    )
+    draw = np.random.RandomState(0)
+    for variable in model.trainable_variables:
+        of_block = "encoderblock" in variable.path
+        variable.assign(np.zeros(variable.shape) if of_block else draw.normal(size=variable.shape))
+    before, _, kinds = map(np.array, model(PIXELS[:1]))
+    for place in np.flatnonzero(kinds[0] == 0)[:2]:
+        rows, columns = (
+            slice(SIDE * index, SIDE * (index + 1)) for index in divmod(place, SIZE // SIDE)
+        )
+        changed = PIXELS[:1].copy()
+        changed[:, rows, columns] *= -1
+        after = np.array(model(changed)[0])
+        assert np.flatnonzero(np.abs(after - before)[0].max(-1) > 1e-3).tolist() == [place]
+
+
 def test_every_color_is_its_own_class():
     assert color_classes(class_colors(np.arange(512))).numpy().tolist() == list(range(512))
 
@@ -147,6 +169,20 @@ def test_the_loss_of_an_image_is_the_mean_of_its_corrupted_patches(row):
         assert float(losses[image]) == pytest.approx(expected, rel=1e-5)
         right = [logits[image, place].argmax() == targets[image, place] for place in corrupted]
         assert float(hits[image]) == pytest.approx(np.mean(right))
+
+
+def test_a_patch_of_pixels_is_right_if_its_mean_color_is():
+    """The same pixels in another order, and with red and blue exchanged."""
+    patches, kinds = patches_by_hand().reshape(5, 16, -1, 3), np.ones((5, 16), "int32")
+    for predictions in (patches[:, :, ::-1], patches[..., ::-1]):
+        found, expected = (
+            np.apply_along_axis(class_by_hand, -1, pixels.mean(2, dtype="float64"))
+            for pixels in (predictions, patches)
+        )
+        outputs = (predictions.reshape(5, 16, -1), patches.reshape(5, 16, -1), kinds)
+        _, hits = masked_patch_objective("pixels")(None, outputs)
+        # A mean on the edge of a bin may fall to either side.
+        np.testing.assert_allclose(hits, (found == expected).mean(-1), atol=0.07)
 
 
 @pytest.mark.parametrize(
@@ -220,11 +256,32 @@ def test_a_run_leaves_a_picture_and_a_checkpoint(tmp_path):
         assert {"mask_token", "patch_predictions/kernel", "embedding/kernel"} <= set(arrays)
 
 
+def test_the_picture_shows_predictions_of_corrupted_patches_alone(row, monkeypatch, tmp_path):
+    """A model that has not learned predicts the darkest of eight levels."""
+    drawn = {}
+    monkeypatch.setattr(masked_patches, "draw_rows", lambda path, rows: drawn.update(rows))
+    model = build(row)
+    masked_patches._draw(model, IMAGES, "mean_color", tmp_path / "picture.png")
+    kinds = np.array(model(PIXELS)[2])[0].reshape(4, 4).repeat(SIDE, 0).repeat(SIDE, 1)
+    corrupted, images = kinds > 0, IMAGES / 255
+    np.testing.assert_allclose(drawn["image"], images, atol=1e-6)
+    np.testing.assert_allclose(drawn["predicted"][:, ~corrupted], images[:, ~corrupted], atol=1e-6)
+    np.testing.assert_allclose(drawn["predicted"][:, corrupted], 1 / 16, atol=1e-6)
+    np.testing.assert_allclose(drawn["predicted, all"], 1 / 16, atol=1e-6)
+    np.testing.assert_allclose(drawn["seen"][:, kinds == MASKED], 0.5, atol=1e-6)
+    np.testing.assert_allclose(drawn["seen"][:, ~corrupted], images[:, ~corrupted], atol=1e-6)
+
+
 def test_what_does_not_go_together_is_said(tmp_path):
     with pytest.raises(ValueError, match="`target` must be one of mean_color, small_patch, pixels"):
         config_of(target="hue")
-    with pytest.raises(ValueError, match="has its own loss"):
-        config_of(run=dataclasses.replace(config_of().run, label_smoothing=0.1))
+    for changes in (
+        {"label_smoothing": 0.1},
+        {"loss": "sigmoid"},
+        {"data": DataConfig(kind="digits", mixup_alpha=0.2)},
+    ):
+        with pytest.raises(ValueError, match="has its own loss"):
+            config_of(run=dataclasses.replace(config_of().run, **changes))
     with pytest.raises(ValueError, match="BiT_R50x1 has no patch embeddings to mask"):
         pretrain_masked_patches(config_of(model="BiT_R50x1", variant={}), tmp_path)
     with pytest.raises(ValueError, match="does not accept head_bias. Valid: classifier, "):

@@ -47,6 +47,14 @@ def test_only_the_wait_for_a_batch_counts(now):
     assert clock.fraction() == 0
 
 
+def test_the_wait_for_a_batch_that_is_fetched_before_its_step_begins_counts(now):
+    """As on JAX, where Keras fetches the batch first."""
+    clock = progress.InputClock()
+    now[0] = 0.75
+    step(clock, now, ready=0.75, end=1.0)
+    assert clock.fraction() == pytest.approx(0.75)
+
+
 def test_what_lies_between_two_steps_is_left_out_on_request(now):
     clock = progress.InputClock()
     step(clock, now, ready=0.0, end=1.0)

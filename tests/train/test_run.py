@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,13 @@ import pytest
 import warm
 from warm import HUNG_SECONDS
 
-pytest.importorskip("tensorflow")
+tf = pytest.importorskip("tensorflow")
 pytest.importorskip("sklearn")
 Image = pytest.importorskip("PIL.Image")
 
 import keras_vit  # noqa: E402
 from keras_vit.data import sources  # noqa: E402
+from keras_vit.data.pipeline import Share  # noqa: E402
 from keras_vit.devices import Devices, DevicesConfig  # noqa: E402
 from keras_vit.folder_lock import lock_folder  # noqa: E402
 from keras_vit.train import (  # noqa: E402
@@ -335,6 +337,35 @@ def test_fractals_keep_instances_for_validation():
     assert train.class_names == test.class_names
 
 
+def test_the_fractals_of_a_run_follow_its_seed():
+    data = DataConfig(kind="fractals", num_classes=2, images_per_class=2, image_size=8)
+    pictures = [
+        part.read(tf.constant(0, tf.int64))[0].numpy().tobytes()
+        for seed in (0, 1)
+        for part in make_sources(data, seed=seed)
+    ]
+    assert len(set(pictures)) == 4
+
+
+def test_the_classes_of_the_validation_are_those_of_the_training(tmp_path):
+    """Also where the folder of the validation has no photo of the first class, or other classes."""
+    two_classes(tmp_path / "train", count=1)
+    two_classes(tmp_path / "test", count=1)
+    (tmp_path / "test" / "cat").rename(tmp_path / "test" / "ant")
+    _, test = make_sources(DataConfig(kind="image_folder", name=str(tmp_path)), seed=0)
+    assert test.class_names == ("cat", "dog") and test.labels.tolist() == [1]
+
+
+def test_each_split_of_tensorflow_datasets_has_its_part_in_the_run(monkeypatch):
+    pixels, labels = np.zeros((2, 4, 4), "uint8"), np.array([0, 1])
+    monkeypatch.setattr(
+        sources, "tfds", lambda name, split: sources.arrays(pixels, labels, name=f"{name} {split}")
+    )
+    data = DataConfig(kind="tfds", name="cifar10", train="train[:90%]", test="train[90%:]")
+    train, test = make_sources(data, seed=0)
+    assert (train.name, test.name) == ("cifar10 train[:90%]", "cifar10 train[90%:]")
+
+
 def test_a_folder_without_a_test_set_is_told_how_to_go_without(tmp_path):
     for number in range(2):
         folder = tmp_path / "train" / "abc"[number]
@@ -388,6 +419,32 @@ def test_the_weights_that_are_left_are_the_averages(tmp_path, tiny_vit, monkeypa
         "validation/accuracy": 0.5,
         "state_sha256": "0",
     }
+
+
+@pytest.mark.parametrize("collector", ["unreadable", "unreadable_validation"])
+def test_an_image_that_ends_a_run_is_named(tmp_path, monkeypatch, collector: str):
+    """Of the training set, and of the validation set."""
+
+    def train(learner, model, training_batches, *_, **__):
+        with suppress(ValueError):  # tf.data raises another error in its place
+            getattr(training_batches.__self__, collector).add(np.array([0]))
+        raise RuntimeError("what tf.data makes of it")
+
+    def build(num_classes: int) -> keras.Model:
+        pixels = keras.Input((8, 8, 3))
+        head = keras.layers.Dense(num_classes, name="predictions")
+        return keras.Model(pixels, head(keras.layers.Flatten()(pixels)))
+
+    monkeypatch.setattr(running, "train", train)
+    config = RunConfig(
+        data=DataConfig(kind="digits", strict=True),
+        loop=LoopConfig(total_steps=1),
+        devices=DevicesConfig(kind="one"),
+    )
+    procedure = running.Procedure(title="title", build=build, image_size=8)
+    name = {"unreadable": "train", "unreadable_validation": "test"}[collector]
+    with pytest.raises(ValueError, match=rf"^digits {name}\[0\] cannot be read: "):
+        running.run(PretrainConfig(run=config), tmp_path, procedure)
 
 
 def record_calls(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, *, ends: bool = False):
@@ -501,7 +558,8 @@ def test_each_setting_of_a_run_reaches_the_input(tmp_path, monkeypatch):
         "unreadable": found.unreadable,
         "stamp": stamp,
     }
-    assert (share.rows, share.num_workers, share.worker_index) == (16, 2, 1)
+    # each worker has two of the four replicas
+    assert share == Share(rows=16, num_workers=2, worker_index=1, num_parts=2)
     (((source, _), named),) = measured
     share = named.pop("share")
     assert source is found.validation and named == {
@@ -509,7 +567,7 @@ def test_each_setting_of_a_run_reaches_the_input(tmp_path, monkeypatch):
         "noise_length": 3,
         "unreadable": found.unreadable_validation,
     }
-    assert (share.rows, share.num_workers, share.worker_index) == (52, 2, 1)
+    assert share == Share(rows=52, num_workers=2, worker_index=1, num_parts=2)
     assert found.unreadable.strict and found.unreadable_validation.strict
     mild = replace(settings, data=replace(data, strict=False))
     lenient = inputs.make_inputs(*make_sources(data, seed=5), mild, 16, tmp_path, worker)
@@ -533,6 +591,14 @@ def test_images_are_changed_as_the_config_says(monkeypatch):
     assert inputs.evaluation_transforms(rich, 24)[:1] == ["middle"]
     crop = (("inception", 24), {"smallest_area": 0.3})
     assert chosen == [crop, crop, ((3, 15.0), {}), (("resize_shorter", 24), {})]
+
+
+def test_pixels_of_the_validation_are_not_rounded():
+    """Twice as wide, the levels are 0, 63.75, 191.25 and 255."""
+    pixels, seed = np.array([[0, 255]], "uint8"), tf.constant([0, 0])
+    for transform in inputs.evaluation_transforms(DataConfig(kind="digits"), 4):
+        pixels = transform(pixels, seed)
+    np.testing.assert_allclose(pixels[0, :, 0], [-1.0, -0.5, 0.5, 1.0], atol=1e-6)
 
 
 @pytest.mark.parametrize(
