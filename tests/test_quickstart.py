@@ -1,9 +1,11 @@
 """The tiny run proves the way, the full run the recipe."""
 
 import dataclasses
+import random
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -52,13 +54,22 @@ def test_a_run_puts_new_artefacts_in_place_of_old_ones(
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         (output / name).write_text("old")
     fitted, fit = [], quickstart.fit
+    drawn, draw = [], quickstart.draw_curves
+    shares = []
 
     def record(model, pixels, labels, epochs, **named):
         fitted.append((len(labels), epochs, "test" in named and len(named["test"].labels)))
-        return fit(model, pixels, labels, epochs, **named)
+        shares.append(fit(model, pixels, labels, epochs, **named))
+        return shares[-1]
 
     monkeypatch.setattr(quickstart, "fit", record)
+    monkeypatch.setattr(
+        quickstart, "draw_curves", lambda curves, *more: drawn.append(curves) or draw(curves, *more)
+    )
     quickstart.main(str(output), pretrain_epochs=1, finetune_epochs=2)
+    assert list(drawn[0]) == ["pre-trained on fractals", "from scratch"]
+    # The two may be equal after so few steps.
+    assert [id(curve) for curve in drawn[0].values()] == [id(curve) for curve in shares[1:]]
     few = len(quickstart.some_of_each(quickstart.load_digits()[0]).labels)
     assert [each[1:] for each in fitted] == [(1, False), (2, 64), (2, 64)]
     assert [each[0] for each in fitted[1:]] == [few, few]
@@ -97,6 +108,50 @@ def test_the_digits_with_a_label_are_as_many_of_each_kind():
     assert {image.tobytes() for image in few.images} <= {image.tobytes() for image in train.images}
 
 
+def test_a_curve_is_of_held_out_digits_and_the_learning_rate_ends_at_zero(monkeypatch):
+    trained = []
+
+    def keep(model: keras.Model, *data: np.ndarray, **options) -> SimpleNamespace:
+        trained.append((model, data, options))
+        return SimpleNamespace(history={"val_accuracy": [0.5]})
+
+    monkeypatch.setattr(keras.Sequential, "fit", keep)
+    train, test = quickstart.load_digits()
+    few = quickstart.some_of_each(train)
+    images = quickstart.pixels(few.images, quickstart.HIGH)
+    network = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(10)])
+    assert quickstart.fit(network, images, few.labels, 10, learning_rate=0.5, test=test) == [0.5]
+    ((model, data, options),) = trained
+    assert data[0] is images and data[1] is few.labels
+    unseen, labels = options["validation_data"]
+    np.testing.assert_array_equal(unseen, quickstart.pixels(test.images, quickstart.HIGH))
+    np.testing.assert_array_equal(labels, test.labels)
+    # ten epochs of two batches: up in the first fifth, then down to zero
+    rates = []
+    for step in (0, 2, 4, 12, 20):
+        model.optimizer.iterations.assign(step)
+        rates.append(float(model.optimizer.learning_rate))
+    np.testing.assert_allclose(rates, [0, 0.25, 0.5, 0.25, 0], atol=1e-6)
+
+
+def test_two_runs_start_from_the_same_random_numbers(tmp_path: Path, monkeypatch):
+    drawn = []
+
+    class Seen(Exception):
+        pass
+
+    def end():
+        drawn.append((random.random(), np.random.random()))
+        raise Seen
+
+    monkeypatch.setattr(quickstart, "draw_fractals", end)
+    for seed in (1, 2):
+        keras.utils.set_random_seed(seed)
+        with pytest.raises(Seen):
+            quickstart.main(str(tmp_path))
+    assert drawn[0] == drawn[1]
+
+
 @pytest.mark.tensorflow
 def test_fractals_are_scaled_and_as_many_of_each_kind(monkeypatch):
     monkeypatch.setattr(quickstart, "NUM_FRACTALS", 4)
@@ -123,12 +178,19 @@ def test_a_photo_is_read_as_the_pixels_that_were_written(tmp_path: Path):
     assert np.abs(photo - quickstart.pixels(test.images[:1], 48)).mean() < 0.1
 
 
-def test_class_attention_is_a_probability_for_each_patch(tiny):
-    model = quickstart.digits_vit(weights=None, input_shape=(48, 48, 3), classes=10)
-    attention = quickstart.class_attention(model, np.zeros((2, 48, 48, 3), "float32"))
+def test_class_attention_is_a_probability_for_each_patch_in_the_last_block():
+    row = dataclasses.replace(quickstart.DIGITS_ROW, depth=2, width=16, num_heads=2, mlp_dim=64)
+    model = application(row)(weights=None, input_shape=(48, 48, 3), classes=10)
+    images = np.random.default_rng(0).uniform(-1, 1, (2, 48, 48, 3)).astype("float32")
+    attention = quickstart.class_attention(model, images)
     assert attention.shape == (2, 12, 12)
     # What is left of 1 is the attention of the class token to itself.
     assert ((attention.sum(axis=(1, 2)) > 0.5) & (attention.sum(axis=(1, 2)) < 1)).all()
+    assert np.ptp(attention) > 1e-4
+    # Queries of zero attend to all 145 tokens alike.
+    query = model.get_layer("encoderblock_1").attention.query
+    query.set_weights([np.zeros(weight.shape) for weight in query.weights])
+    np.testing.assert_allclose(quickstart.class_attention(model, images), 1 / 145, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,10 @@ def scene(height: int = 24, width: int = 40, seed: int = 0) -> Image.Image:
 
 
 def exif_of(orientation: int) -> Image.Exif:
+    """With the tags that cameras write in front of the orientation."""
     exif = Image.Exif()
-    exif[0x010F] = "maker"
+    for tag, text in ((0x010D, "document"), (0x010E, "what"), (0x010F, "maker"), (0x0110, "model")):
+        exif[tag] = text
     exif[0x0112] = orientation
     return exif
 

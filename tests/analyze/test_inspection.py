@@ -283,6 +283,25 @@ def test_only_scores_of_classes_are_answers(
     assert reasons == [] if reason is None else reason in reasons[0]
 
 
+def test_a_model_is_given_the_declared_pixels_and_its_thousand_classes_have_names(
+    images: Path, tmp_path: Path, subjects: list[Subject]
+):
+    """Its graph does not tell what it takes. Red is class 281 of ImageNet, and green class 1."""
+    pixels = keras.Input((32, 32, 3))
+    head = keras.layers.Dense(1000, "softmax")
+    model = keras.Model(pixels, head(keras.layers.GlobalAveragePooling2D()(pixels)))
+    kernel = np.zeros((3, 1000), np.float32)
+    kernel[0, 281] = kernel[1, 1] = 9
+    head.set_weights([kernel, np.zeros(1000, np.float32)])
+    model.save(tmp_path / "model.keras")
+    found = inspect(tmp_path / "model.keras", images, tmp_path / "out", pixels="0..1")
+    assert "takes pixels from 0 to 1 (as declared)" in found.taken
+    assert [photo.answer for photo in found.photos] == ["tabby", "goldfish"]
+    high, low = np.exp(9 * np.array([250, 5]) / 255)
+    for photo in found.photos:
+        assert photo.probability == pytest.approx(high / (high + low + 998), rel=1e-5)
+
+
 def test_random_weights_and_other_sizes_of_a_named_model(
     images: Path, tmp_path: Path, subjects: list[Subject]
 ):

@@ -198,6 +198,14 @@ def test_every_head_of_every_layer_has_its_map(tmp_path: Path):
             )
 
 
+def test_layers_are_numbered_downwards_and_heads_to_the_right(tmp_path: Path, figures: list):
+    draw_head_maps(tmp_path / "h.png", WHITE, np.zeros((2, 3, 4, 4)))
+    _, panel = figures[0].axes
+    assert (panel.get_xlabel(), panel.get_ylabel()) == ("head", "layer")
+    assert [label.get_text() for label in panel.get_xticklabels()] == ["1", "2", "3"]
+    assert [label.get_text() for label in panel.get_yticklabels()] == ["1", "2"]
+
+
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 16, 7, 7), (24, 1, 14, 7), (12, 3, 37, 37)])
 def test_heads_of_any_number_are_drawn(tmp_path: Path, shape: tuple[int, ...]):
     draw_head_maps(tmp_path / "h.png", WHITE, np.zeros(shape), ODD[4])

@@ -18,6 +18,7 @@ pytest.importorskip("matplotlib")
 from keras_vit import models  # noqa: E402
 from keras_vit.analyze import attention_part, model_part  # noqa: E402
 from keras_vit.analyze.attention import (  # noqa: E402
+    AttentionSummary,
     attention_maps,
     attention_rollout,
     has_attention,
@@ -147,14 +148,28 @@ def test_a_vit_has_attention_filters_and_positions(vit: keras.Model, tmp_path: P
     assert "compute.png" not in read.text
 
 
+@pytest.mark.parametrize(("mlp", "matrices"), [("gelu", 2), ("swiglu", 3)])
 def test_the_cost_of_a_model_that_has_no_name_is_read_off_its_layers(
-    vit: keras.Model, tmp_path: Path, undrawn: dict
+    tiny_vit: ViTVariant, mlp: str, matrices: int
 ):
-    """By hand: patches, two blocks of 17 tokens, the head."""
-    block = 17 * (4 * 16 * 16 + 2 * 16 * 32) + 2 * 17 * 17 * 16
-    macs = 16 * 8 * 8 * 3 * 16 + 2 * block + 16 * 5
-    text = Read(write_report(subject_of(vit), tmp_path)).text
-    assert f"MACs {macs / 1e9:.3g} G per image, forward FLOPs {2 * macs / 1e9:.3g} G" in text
+    """By hand: patches, two blocks, the head. The most memory is that of a softmax: tokens, the
+    shortcut, and the scores of two heads before and after.
+    """
+    images, tokens = keras.Input((256, 256, 3)), 1 + 32 * 32
+    model = models.vision_transformer(replace(tiny_vit, mlp=mlp), images, classes=5)
+    block = tokens * (4 * 16 * 16 + matrices * 16 * 32) + 2 * tokens * tokens * 16
+    macs = 32 * 32 * 8 * 8 * 3 * 16 + 2 * block + 16 * 5
+    mebibytes = 4 * (2 * tokens * 16 + 2 * 2 * tokens**2) / 2**20
+    photo, seen = Photo("a.png"), np.zeros((256, 256, 3), np.float32)
+    shown = Shown(photo=photo, seen=seen, picture=seen)
+    rows = model_part.facts(
+        Subject(title="", model=model, attention=None, photos=[photo], shown=[shown])
+    ).rows
+    assert dict(rows).items() >= {
+        ("MACs", f"{macs / 1e9:.3g} G per image, forward"),
+        ("FLOPs", f"{2 * macs / 1e9:.3g} G per image, forward"),
+        ("activations", f"{mebibytes:,.1f} MiB in float32: estimated peak for one image"),
+    }
 
 
 @pytest.mark.parametrize("classifier", ["token", "gap", "map"])
@@ -169,6 +184,11 @@ def test_every_number_of_the_attention_is_in_a_table(
     flow = attention_rollout(
         model, np.stack([shown.seen for shown in subject.shown]) / np.float32(127.5) - 1
     )
+    # each photo is drawn with its own map
+    pictures, maps, headings = undrawn["overlays.png"]
+    assert [id(each) for each in pictures] == [id(shown.picture) for shown in subject.shown]
+    np.testing.assert_allclose(maps, flow, rtol=1e-5)
+    assert headings == ["1. a", "2. b", "3. c"]
     table = rows(tmp_path / "rollout.csv")
     assert len(table) == 3 * 4 * 6
     assert [row["photo"] for row in table[::24]] == ["a.png", "folder/b.png", "c.png"]
@@ -187,6 +207,33 @@ def test_every_number_of_the_attention_is_in_a_table(
     found = [float(row["distance_px"]) for row in table]
     np.testing.assert_allclose(found, subject.attention.distance_px.ravel(), atol=1e-4)
     assert all(0 < px < np.hypot(32, 48) for px in found)
+
+
+def test_places_and_distances_of_attention_are_said_in_words(
+    vit: keras.Model, tmp_path: Path, undrawn: dict, monkeypatch: pytest.MonkeyPatch
+):
+    places = {(0, 3): "at the top right", (3, 0): "at the bottom left", (2, 1): "in the middle"}
+    maps = np.full((3, 4, 4), 0.01)
+    for number, place in enumerate(places):
+        maps[(number, *place)] = 0.5
+    monkeypatch.setattr(attention_part, "attention_rollout", lambda *_: maps)
+    attention = AttentionSummary(
+        layers=("first", "last"),
+        distance_px=np.array([[10.0, 25.0], [12.0, 4.0]]),
+        rollouts=maps,
+        grid=(4, 4),
+        patch_px=(8.0, 8.0),
+        num_images=3,
+    )
+    subject = subject_of(vit, names=("a.png", "b.png", "c.png"), attention=attention)
+    read = Read(write_report(subject, tmp_path))
+    overlays, _, distance = (picture["alt"] for picture in read.pictures[:3])
+    said = zip("123", "abc", places.values(), strict=True)
+    words = "; ".join(f"{number}. {name}: highest {place}" for number, name, place in said)
+    assert overlays == f"Attention rollout over photos. {words}."
+    assert "first layer 10 to 25 pixels, last layer 4 to 12 pixels" in distance
+    header = "layer mean of its heads, px smallest, px largest, px"
+    assert f"{header} first 17.5 10.0 25.0 last 8.0 4.0 12.0" in read.text
 
 
 @pytest.mark.parametrize("classifier", ["token", "gap"])

@@ -67,6 +67,24 @@ def test_each_run_has_a_curve_in_each_panel(tmp_path: Path):
         assert len(of_color(half, GREEN)) == 0
 
 
+def test_the_legend_has_the_last_values_and_training_is_dashed(tmp_path: Path, figures: list):
+    metrics = {
+        "train/loss": [(1, 2.5), (2, 1.25)],
+        "validation/loss": [(1, 3.5), (2, 3.0)],
+        "train/accuracy": [(1, 0.25), (2, 0.75)],
+        "validation/accuracy": [(1, 0.125), (2, 0.5)],
+    }
+    draw_training_curve(tmp_path / "t.png", {"mine": metrics})
+    found = [
+        {line.get_label(): line.get_linestyle() for line in panel.get_lines()}
+        for panel in figures[0].axes
+    ]
+    assert found == [
+        {"mine, train: last 1.25": "--", "mine, validation: last 3": "-"},
+        {"mine, train: last 75.0%": "--", "mine, validation: last 50.0%": "-"},
+    ]
+
+
 def test_only_losses_and_accuracies_are_drawn(tmp_path: Path):
     metrics = {"loss": curve(1), "train/learning_rate": curve(1), "validation/accuracy": []}
     draw_training_curve(tmp_path / "t.png", {"": metrics})

@@ -3,6 +3,7 @@ file.
 """
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import keras_vit
 from keras_vit.export import acceptance, metadata
 from keras_vit.export.checksums import write_checksums
 from keras_vit.export.examples import Examples
-from keras_vit.export.reference import write_reference
+from keras_vit.export.reference import read_reference, write_reference
 from keras_vit.export.verdicts import Verdict
 
 pytestmark = pytest.mark.tensorflow
@@ -238,6 +239,70 @@ def test_what_a_caller_said_of_the_weights_may_have_any_form(
     assert _problem(version) == ""
 
 
+def test_files_of_one_model_are_checked_each_on_its_own_images(
+    version: Path, tiny_vit, monkeypatch
+):
+    """Three files share a model. The second is int8 and takes uint8 pixels; since the export of the
+    third, the photographs were replaced.
+    """
+    model = keras_vit.application(tiny_vit)(weights=None, input_shape=(32, 32, 3), classes=7)
+    levels = np.random.default_rng(1).integers(0, 256, (5, 32, 32, 3), np.uint8)
+    pixels = levels / np.float32(127.5) - np.float32(1)
+    five = Examples(images=pixels, labels=None, name="five")
+    monkeypatch.setattr(acceptance, "_rebuild", lambda _: (model, ""))
+    monkeypatch.setattr(acceptance, "find_examples", lambda *_: five)
+    seen, judge = [], acceptance.judge
+
+    def judged(path: Path, images: np.ndarray, expected: np.ndarray, **named: Any) -> Verdict:
+        seen.append(images)
+        return judge(path, images, expected, **named)
+
+    monkeypatch.setattr(acceptance, "judge", judged)
+    identity = {"model": "ViT_Ti16", "weights": None, "image_size": [32, 32], "num_images": 5}
+    facts = json.loads((version / "keras_vit.json").read_text()) | identity
+    others = five.those(np.arange(2, 5))
+    of_levels = facts["input"] | {"dtype": "uint8", "range": [0, 255]}
+    for name, changed in {
+        "a": {"judged": {"sha256": five.fingerprint()}},
+        "b": {
+            "calibrated_on": five.fingerprints()[:2],
+            "judged": {"sha256": others.fingerprint()},
+            "input": of_levels,
+        },
+        "c": {"calibrated_on": five.fingerprints()[:2], "judged": {"sha256": "0" * 64}},
+    }.items():
+        folder = version.parent / "formats" / name / "1"
+        shutil.copytree(version, folder)
+        metadata.write_facts(folder, facts | changed)
+        write_checksums(folder, folder)
+    checked = list(acceptance.check(version.parent / "formats"))
+    assert [each.problem for each in checked] == [""] * 3
+    replaced = ["not the images that it was judged on" in each.against for each in checked]
+    assert replaced == [False, False, True]
+    for found, expected in zip(seen, (pixels, levels[2:], pixels[2:]), strict=True):
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("taken", "expected"),
+    [
+        ({"dtype": "float32", "range": [-1, 1]}, [-1.0, -0.6, 1.0]),
+        ({"dtype": "float32", "range": [0, 1]}, [0.0, 0.2, 1.0]),
+        ({"dtype": "float32", "range": [0, 255]}, [0.0, 51.0, 255.0]),
+        ({"dtype": "uint8", "range": [0, 255]}, [0, 51, 255]),
+    ],
+)
+def test_recorded_images_are_given_as_the_export_takes_them(
+    tmp_path: Path, taken: dict[str, Any], expected: list[float]
+):
+    levels = np.array([0, 51, 255], np.uint8).reshape(1, 1, 1, 3)
+    write_reference(tmp_path, levels, np.ones((1, 2), np.float32))
+    images, outputs = read_reference(tmp_path, {"input": {"image_size": [1, 1], **taken}})
+    assert images.dtype == taken["dtype"] and outputs.tolist() == [[1.0, 1.0]]
+    np.testing.assert_allclose(images.ravel(), expected, atol=1e-6)
+
+
 def test_the_images_that_are_named_come_before_those_of_the_export_and_none_calibrated(
     tmp_path: Path, tiny_vit, monkeypatch
 ):
@@ -261,5 +326,7 @@ def test_the_images_that_are_named_come_before_those_of_the_export_and_none_cali
     Path(old).rmdir()  # no longer there
     acceptance._run_model(facts, None, None)
     assert asked.pop() == (None, 4)
+    acceptance._run_model(facts | {"judged_on": "tfds:mnist:test"}, None, None)  # is no file
+    assert asked.pop() == ("tfds:mnist:test", 4)
     with pytest.raises(ValueError, match="All 5 images of five were used to calibrate int8"):
         acceptance._run_model(facts | {"calibrated_on": list(five.fingerprints())}, None, None)

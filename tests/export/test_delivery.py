@@ -315,6 +315,16 @@ def test_photos_without_classes_and_what_was_left_out(photos: Path, tmp_path: Pa
     assert Path(broken).name == "broken.jpg"
 
 
+def test_fewer_photos_than_there_are_come_from_the_whole_folder(tmp_path: Path):
+    for number in range(7):
+        level = np.full((SIZE, SIZE, 3), 30 * number)
+        keras.utils.save_img(tmp_path / f"{number}.png", level, scale=False)
+    network = SimpleNamespace(output_shape=(None, 3))
+    for count, expected in ((3, [0, 90, 180]), (7, range(0, 210, 30)), (50, range(0, 210, 30))):
+        found = find_examples(tmp_path, network, [], count, (SIZE, SIZE))
+        assert found.pixels()[:, 0, 0, 0].tolist() == list(expected)
+
+
 def test_labels_are_those_of_the_class_names_of_the_model(photos: Path):
     """The model has its classes in another order than the folders."""
     network, names = SimpleNamespace(output_shape=(None, 3)), ["cat", "ant", "bee"]

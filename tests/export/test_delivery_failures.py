@@ -133,8 +133,12 @@ def test_every_format_is_judged_on_the_images_that_set_no_ranges(tiny_vit, tmp_p
 
     for name in delivery.FORMATS:
         monkeypatch.setattr(delivery, name, exporter(name))
+    of_saved_model = {"precision": "bfloat16", "attention": True, "any_size": True, "top": 2}
+    of_tflite = {"fixed_batch": True, "preprocessing": True, "min_agreement": 0.5}
     for flavours, count in ((("int8", "float32"), 6), (("float32",), 12)):
-        wanted = delivery.Wanted(formats=delivery.FORMATS, flavours=flavours, top=2)
+        wanted = delivery.Wanted(
+            formats=delivery.FORMATS, flavours=flavours, **of_saved_model, **of_tflite
+        )
         options = {"image_size": (32, 32), "pixels": "0..1", "say": lambda _: None}
         assert len(delivery.deliver("ViT_Ti16", tmp_path, wanted, **options)) == 4
         assert built.pop() == ("ViT_Ti16", None, (32, 32), "0..1")
@@ -148,7 +152,53 @@ def test_every_format_is_judged_on_the_images_that_set_no_ranges(tiny_vit, tmp_p
                 continue
             both = np.concatenate([judged.images, calibration.images])
             assert len(np.unique(both.reshape(12, -1), axis=0)) == 12
-        assert seen["tflite"]["flavours"] == flavours and seen["saved_model"]["top"] == 2
+        # all differ from their defaults
+        assert seen["tflite"].items() >= {"flavours": flavours, **of_tflite}.items()
+        assert seen["saved_model"].items() >= of_saved_model.items()
+
+
+@pytest.mark.parametrize(
+    ("weights", "recorded"),
+    [
+        ("mine.npz", "{here}/mine.npz"),
+        ("imagenet", "imagenet"),
+        (
+            "https://me:secret@example.org/mine.npz?token=secret",
+            "https://***@example.org/mine.npz?***",
+        ),
+    ],
+)
+def test_the_origin_is_recorded_with_absolute_paths_and_without_secrets(
+    tiny_vit, tmp_path: Path, monkeypatch, weights: str, recorded: str
+):
+    """So that a check from another folder finds the files, and the files can be published."""
+    model = keras_vit.application(tiny_vit)(weights=None, input_shape=(32, 32, 3), classes=3)
+    monkeypatch.setattr(delivery.classifier, "build", lambda *_: model)
+    images = Examples(images=np.zeros((2, 32, 32, 3), np.float32), labels=None, name="two")
+    monkeypatch.setattr(delivery, "find_examples", lambda *_: images)
+    seen = []
+
+    def export(_model: keras.Model, _path: Path, **given: Any) -> Any:
+        seen.append(given["identity"])
+        raise ValueError("enough")
+
+    monkeypatch.setattr(delivery, "onnx", export)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.npz").touch()
+    (tmp_path / "photos").mkdir()
+    wanted = delivery.Wanted(formats=["onnx"])
+    options = {"weights": weights, "images": "photos", "num_images": 2, "say": lambda _: None}
+    delivery.deliver("ViT_B16", tmp_path / "out", wanted, **options)
+    here = tmp_path.resolve()
+    assert seen == [
+        {
+            "model": "ViT_B16",
+            "weights": recorded.format(here=here),
+            "image_size": [32, 32],
+            "judged_on": f"{here}/photos",
+            "num_images": 2,
+        }
+    ]
 
 
 def test_photos_are_cropped_as_in_the_published_evaluation():

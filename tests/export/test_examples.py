@@ -53,6 +53,14 @@ def test_without_images_pictures_are_drawn_always_the_same():
     np.testing.assert_array_equal(examples.images, again.images)
 
 
+def test_near_copies_of_one_picture_are_alike_whatever_its_contrast():
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 255, (12, 8, 8, 3)).astype(np.uint8)
+    copies = noise[:1] + rng.integers(0, 2, noise.shape).astype(np.uint8)
+    assert len(np.unique(copies, axis=0)) == 12
+    assert take(copies, (8, 8), 12).are_alike() and not take(noise, (8, 8), 12).are_alike()
+
+
 def test_images_of_another_size_or_range_are_refused():
     with pytest.raises(ValueError, match="8 x 8 pixels. Received: 4 x 8"):
         take(np.zeros((2, 4, 8, 3), np.uint8), (8, 8), 2)

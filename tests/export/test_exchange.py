@@ -21,6 +21,7 @@ import keras_vit
 from keras_vit.cost import parameters
 from keras_vit.export import exchange
 from keras_vit.export.exchange import onnx, openvino
+from keras_vit.export.metadata import read_facts
 from keras_vit.export.runner import unreported
 from keras_vit.export.verdicts import Verdict
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
@@ -121,6 +122,22 @@ def test_a_version_holds_the_model_its_labels_and_what_it_says_of_itself(
     assert (model.predict_on_batch(IMAGES) == expected).all() and model.output_names == [
         "predictions"
     ]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_file_of_a_model_of_any_size_records_the_size_that_was_chosen(
+    build, tmp_path: Path, monkeypatch, name: str
+):
+    monkeypatch.setattr(
+        exchange, f"_write_{name}", lambda model, path, signature: path.write_bytes(b"graph")
+    )
+    numbers = dict.fromkeys(("top1_agreement", "max_error", "mean_error", "latency_ms"), 0.0)
+    verdict = Verdict(name="model", size_bytes=1, num_images=2, accuracy=None, **numbers)
+    monkeypatch.setattr(exchange, "judge", lambda *_, **__: verdict)
+    model, levels = build(input_shape=(None, None, 3)), np.zeros((2, *SIZE, 3), np.uint8)
+    FORMATS[name][0](model, tmp_path, image_size=SIZE, images=levels)
+    (file,) = (tmp_path / "1").glob("model.*")
+    assert read_facts(file)["input"]["image_size"] == [*SIZE]
 
 
 def test_openvino_left_to_itself_may_be_far_off_and_the_metadata_says_how_to_be_exact(
@@ -392,10 +409,10 @@ def test_what_is_no_such_model_is_refused_before_anything_is_written(build, tmp_
 
 
 def test_weights_that_one_message_cannot_hold_are_refused(build, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(exchange, "_ONNX_MOST_BYTES", 4 * build().count_params() - 1)
+    monkeypatch.setattr(keras.Model, "count_params", lambda _: 2**31 // 4)
     with pytest.raises(
         ValueError,
-        match="take 0.0 GiB; an ONNX file is smaller than 2. Export it with `openvino`",
+        match="take 2.0 GiB; an ONNX file is smaller than 2. Export it with `openvino`",
     ):
         onnx(build(), tmp_path)
     largest = [name for name, row in VIT_VARIANTS.items() if 4 * parameters(row) > 2**31 - 2**24]

@@ -229,8 +229,12 @@ def test_a_thread_is_not_enlarged_to_a_billion_pixels(policy: str):
     start = time.process_time()
     assert status_of(thread, (224, 224), eval_crop=policy) == "too_large"
     assert time.process_time() - start < 10  # the image would have 256 * 15,360,000 pixels
-    wide = encoded("PNG", np.zeros((2, 500, 3), np.uint8))
-    assert status_of(wide, (224, 224), eval_crop=policy) == "ok"
+    # Enlarged to 256 x 65536 float32 pixels, an image takes as many bytes as the largest one that is
+    # decoded.
+    assert 256 * 65536 * 3 * 4 == 3 * MAX_PIXELS
+    for width, status in ((500, "ok"), (514, "too_large")):
+        wide = encoded("PNG", np.zeros((2, width, 3), np.uint8))
+        assert status_of(wide, (224, 224), eval_crop=policy) == status
 
 
 def test_cameras_are_below_the_default_limit():

@@ -26,6 +26,7 @@ from keras_vit.data.sources import digits
 from keras_vit.export import verdicts
 from keras_vit.export.saved_model import saved_model
 from keras_vit.export.versions import latest, versions
+from keras_vit.pixels import declare, pixels_of
 from keras_vit.variants import VIT_VARIANTS
 
 pytestmark = pytest.mark.tensorflow
@@ -177,6 +178,9 @@ def test_bfloat16_is_near_the_model_and_keeps_its_weights(tmp_path: Path):
     version = saved_model(model, tmp_path / "vit", precision="bfloat16", class_names=NAMES)
     facts = facts_of(version)
     assert facts["precision"] == "bfloat16" and 1e-4 < facts["parity"]["max_error"] < 0.3
+    with np.load(version / "assets.extra" / "reference.npz") as reference:
+        # The outputs of a wrong graph differ by about the largest output.
+        assert facts["accepted"]["max_error"] < 0.5 * np.abs(reference["outputs"]).max()
     loaded = tf.saved_model.load(str(version))
     found = loaded.signatures["predict"](images=tf.constant(PIXELS))["logits"]
     assert found.dtype == tf.float32
@@ -187,7 +191,11 @@ def test_bfloat16_is_near_the_model_and_keeps_its_weights(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("unjudged")
-def test_a_model_in_bfloat16_is_exported_in_float32(tmp_path: Path):
+def test_a_model_in_bfloat16_is_exported_in_float32(tmp_path: Path, monkeypatch):
+    compared, judge = [], verdicts.judge
+    monkeypatch.setattr(
+        verdicts, "judge", lambda *given, **named: compared.append(given) or judge(*given, **named)
+    )
     keras.config.set_dtype_policy("mixed_bfloat16")
     mixed = build()
     keras.config.set_dtype_policy("float32")
@@ -196,6 +204,9 @@ def test_a_model_in_bfloat16_is_exported_in_float32(tmp_path: Path):
     loaded = tf.saved_model.load(str(saved_model(mixed, tmp_path / "vit", warmup=False)))
     found = loaded.signatures["predict"](images=tf.constant(PIXELS))["logits"]
     np.testing.assert_allclose(found, outputs_of(model, PIXELS), atol=1e-5)
+    # and is compared with the model in float32
+    ((_, images, expected),) = compared
+    np.testing.assert_allclose(expected, outputs_of(model, images), atol=1e-5)
 
 
 @pytest.mark.usefixtures("unjudged")
@@ -312,9 +323,14 @@ def test_each_option_reaches_the_signatures(tmp_path: Path, monkeypatch):
     ((asked, given),) = seen
     assert asked is model and given.pop("class_file").name == "classes.txt"
     assert given == {**options, "image_size": (32, 32)}
+    declare(model, "0..1")
     with pytest.raises(Seen):
         saved_model(model, tmp_path / "vit", precision="bfloat16")
-    assert seen[1][0].get_layer("encoderblock_0").compute_dtype == "bfloat16"
+    copy = seen[1][0]
+    assert copy.get_layer("encoderblock_0").compute_dtype == "bfloat16"
+    # Logits in bfloat16 have three digits, and close classes would tie.
+    assert copy.get_layer("predictions").compute_dtype == "float32"
+    assert pixels_of(copy).range == [0, 1]
     assert not list(tmp_path.glob("vit/*"))
 
 

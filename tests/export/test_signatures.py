@@ -15,6 +15,7 @@ from PIL import Image
 
 import keras_vit
 from keras_vit.analyze import attention_maps
+from keras_vit.data.transforms import eval_crop
 from keras_vit.export.metadata import labels_of
 from keras_vit.export.signatures import _load_class_names, output_name, signatures
 from keras_vit.pixels import declare
@@ -209,6 +210,23 @@ def test_heads_of_imagenet_21k_have_one_sigmoid_for_each_class(build: Build, tra
     )
     logits = np.sort(keras.ops.convert_to_numpy(model(PIXELS))[0])[::-1][:5]
     close(answer["scores"][0], 1 / (1 + np.exp(-logits)))
+
+
+def test_files_are_cropped_and_limited_as_was_asked(build: Build, traced):
+    """A square out of the middle of a wide photo; a file with more pixels is not read."""
+    model = build(input_shape=(32, 32, 3))
+    ask = traced(
+        model, image_size=(32, 32), eval_crop="resize_shorter", max_pixels=37 * 60, top=CLASSES
+    )
+    wide = RNG.integers(0, 256, (37, 60, 3)).astype(np.uint8)
+    answer = ask("serving_default", [png(wide), png(np.pad(wide, ((0, 0), (0, 1), (0, 0))))])
+    assert answer["status"].tolist() == [b"ok", b"too_large"]
+    cropped = wide
+    for transform in eval_crop("resize_shorter", (32, 32)):
+        cropped = transform(cropped, tf.constant([0, 0]))
+    logits = model(np.asarray(cropped, np.float32)[None] / 127.5 - 1)
+    scores = keras.ops.convert_to_numpy(keras.ops.softmax(logits))[0]
+    close(answer["scores"][0], np.sort(scores)[::-1])
 
 
 # ── other models ──

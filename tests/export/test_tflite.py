@@ -95,6 +95,14 @@ def test_all_flavours_are_written_and_judged(build, tmp_path: Path):
         with zipfile.ZipFile(file) as zipped:
             assert zipped.read("labels.txt").decode().splitlines() == NAMES
             assert json.loads(zipped.read("keras_vit.json"))["flavour"] == file.stem
+    facts = json.loads((folder / "keras_vit.json").read_text())
+    calibration, judged = set_aside(take(MORE_LEVELS, (32, 32), 20), 10)
+    assert facts["calibrated_on"] == calibration.fingerprints()
+    assert facts["judged"]["sha256"] == judged.fingerprint()
+    # The outputs of damaged weights differ by about the largest output.
+    assert all(
+        bound < 0.5 * np.abs(expected).max() for bound in facts["accepted"]["max_error"].values()
+    )
     rows = list(csv.DictReader((folder / "report.csv").read_text().splitlines()))
     assert [row["file"] for row in rows] == [verdict.name for verdict in verdicts]
     assert [float(row["max_error"]) for row in rows] == [verdict.max_error for verdict in verdicts]
@@ -181,7 +189,9 @@ def test_accuracy_is_counted_where_labels_are_known(build, tmp_path: Path):
     # 3 of 12 are called something else
     labels = np.where(np.arange(12) % 4 == 0, (right + 1) % 7, right)
     source = sources.arrays(LEVELS, labels, NAMES)
-    (verdict,) = tflite(model, tmp_path / "vit", flavours=["float32"], images=source)
+    # an agreement of exactly `min_agreement` is enough
+    options = {"flavours": ["float32"], "images": source, "min_agreement": 1}
+    (verdict,) = tflite(model, tmp_path / "vit", **options)
     assert verdict.accuracy == 0.75 and verdict.top1_agreement == 1.0
 
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
 import keras_vit
-from keras_vit.export import tflite_flavours
 from keras_vit.export.signatures import output_name
 from keras_vit.export.tflite_flavours import FLAVOURS, Graph, convert
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS, ResNetVariant
@@ -186,8 +186,22 @@ def test_of_int8_the_products_with_weights_are_int8_and_sums_and_statistics_floa
     for name, types in operations(file_of_wide("int8")):
         found.setdefault(name, set()).add(types[0])
     assert found["FULLY_CONNECTED"] == {np.int8}
-    for name in ("MEAN", "SQUARED_DIFFERENCE", "RSQRT", "SOFTMAX", "BATCH_MATMUL", "ADD", "MUL"):
+    statistics = ("MEAN", "SQUARED_DIFFERENCE", "RSQRT", "SUB")
+    for name in (*statistics, "SOFTMAX", "BATCH_MATMUL", "ADD", "MUL"):
         assert found[name] == {np.float32}, name
+
+
+def test_ranges_of_int8_are_set_by_all_images(wide, monkeypatch):
+    seen = []
+
+    def debug(*, converter: tf.lite.TFLiteConverter, **_) -> None:
+        seen.extend(image for (image,) in converter.representative_dataset())
+        raise ValueError("enough")
+
+    monkeypatch.setattr(tf.lite.experimental, "QuantizationDebugger", debug)
+    with pytest.raises(ValueError, match="enough"):
+        convert(wide, "int8")
+    np.testing.assert_array_equal(np.concatenate(seen), wide.calibration)
 
 
 def test_of_the_other_kinds_of_int8_nothing_is_computed_from_int8_activations(file_of_wide):
@@ -244,11 +258,14 @@ def test_what_cannot_be_made_says_why(monkeypatch, graph_of):
         ValueError, match="The flavours are float32, .*weight_only_int8. Received: 'int4'"
     ):
         convert(graph, "int4")
-    monkeypatch.setattr(tflite_flavours, "_MOST_BYTES", 1000)
-    with pytest.raises(
-        ValueError, match="tiny cannot be converted to float32: the weights take .* less than 2"
-    ):
-        convert(graph, "float32")
+    # In a flatbuffer, offsets are signed 32-bit integers.
+    monkeypatch.setattr(keras.Model, "count_params", lambda _: 2**31 // 4)
+    for flavour in ("float32", "weight_only_int8"):
+        with pytest.raises(
+            ValueError,
+            match=f"tiny cannot be converted to {flavour}: the weights take 2.0 GiB .* less than 2",
+        ):
+            convert(graph, flavour)
 
 
 def test_an_operation_that_is_not_built_in_is_refused_by_name(graph_of):

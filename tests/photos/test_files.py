@@ -37,6 +37,14 @@ def test_photos_of_all_formats_are_found_at_any_depth_in_the_order_of_their_name
     assert [Path(name) for name in photos] == sorted(map(Path, photos))
 
 
+def test_every_usual_suffix_of_a_format_is_known():
+    """Those that Pillow knows, except that of animated PNG."""
+    Image = pytest.importorskip("PIL.Image")
+    pillow = {"JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF"}
+    suffixes = {suffix for suffix, kind in Image.registered_extensions().items() if kind in pillow}
+    assert [suffix for suffix in suffixes - {".apng"} if not is_photo(f"x{suffix}")] == []
+
+
 def test_what_systems_leave_behind_is_neither_read_nor_counted(tmp_path: Path):
     make(
         tmp_path,
