@@ -1623,7 +1623,7 @@ def stamps(workdir: Path) -> dict[str, tuple[str, int]]:
     }
 
 
-SHORT = {"run.loop.total_steps": "200", "run.loop.checkpoint_every": "20"}
+SHORT = {"run.loop.total_steps": "80", "run.loop.checkpoint_every": "8"}
 
 
 def write_rates(folder: Path) -> None:
@@ -1707,8 +1707,8 @@ def test_a_study_that_was_killed_and_stopped_gives_what_one_in_a_row_gives(tmp_p
     for other, message in (
         (["--study=crop", "--size=smoke"], "holds another ablation:"),
         (
-            [*study, "--config.run.loop.total_steps=201"],
-            "run.loop.total_steps: there 200, here 201",
+            [*study, "--config.run.loop.total_steps=81"],
+            "run.loop.total_steps: there 80, here 81",
         ),
         (["--study=class_token", "--data=tfds"], "holds another ablation:"),
     ):
