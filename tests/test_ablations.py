@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -59,6 +60,7 @@ from ablations.plan import study_of as study_of_plan  # noqa: E402
 from ablations.processor import name_cpu, name_processor  # noqa: E402
 from ablations.rates import choose, find_winner, make_grid, next_rates  # noqa: E402
 from ablations.report import (  # noqa: E402
+    draw,
     find_differences,
     make_start_table,
     make_verdict_table,
@@ -423,10 +425,47 @@ def test_in_the_resolution_study_only_one_arm_has_new_positions():
         ("self_supervision", 2, {"masked_patches_10": 45, "supervised_10": 40}, -5),
         ("self_supervision", 4, {"masked_patches_10": 45, "mae_10": 47}, 2),
         ("resolution", 1, {"interpolated": 50, "new": 47}, 3),
+        # D.6: axial attention improves the model that it replaces attention or convolutions in
+        ("axial", 0, {"axial_vit_8": 45, "vit_8": 40}, 5),
+        ("axial", 1, {"axial_vit_4": 47, "vit_4": 49}, -2),
+        ("axial", 2, {"axial_resnet": 54, "resnet": 50}, 4),
+        ("optimizer", 0, {"adam_small": 53, "sgd_small": 52}, 1),
+        ("optimizer", 1, {"adam_large": 50, "sgd_large": 52}, -2),
+        # the lead falls from 4 points to 1
+        (
+            "hybrid",
+            1,
+            {"hybrid_small": 44, "vit_small": 40, "hybrid_large": 51, "vit_large": 50},
+            3,
+        ),
+        ("hybrid", 2, {"vit_small": 44, "resnet_small": 40}, 4),
+        ("crop", 0, {"resize_crop": 44, "inception": 40}, 4),
     ],
 )
 def test_claims_are_these_differences(name: str, number: int, accuracies: dict, value: float):
     assert study_of(name).claims[number].value(accuracies) == value
+
+
+def test_a_model_without_positions_is_worst_only_if_every_other_arm_of_table_8_is_better():
+    study = study_of("positions")
+    accuracies = {name: 64.0 for name, arm in study.arms.items() if arm.paper is not None}
+    # six arms are better than "none", one is worse; fixed positions are not in Table 8
+    accuracies |= {"none_stem": 60.0, "relative_stem": 57.0, "sincos2d_stem": 0.0}
+    is_worst, matters_most = (claim.value(accuracies) for claim in study.claims)
+    assert is_worst == 57 - 60
+    # the mean of the seven is 63; between the best and the worst of them are 7 points
+    assert matters_most == (63 - 60) - (64 - 57)
+
+
+def test_gains_of_a_shape_are_points_for_each_doubling_of_compute():
+    study = study_of("shape")
+    gains = {"depth_x4": 3, "patch_size_x0.5": 5, "mlp_dim_x4": 2, "width_x3": 1}
+    doublings = {name: math.log2(study.relative_compute(name)) for name in gains}
+    accuracies = {name: 40 + gain * doublings[name] for name, gain in gains.items()}
+    accuracies |= {"base": 40.0, "all_x1.5": 46.0}
+    # the depth gains 3 - 1 more than the width; of the others, the MLP gains the least, 2 - 1
+    expected = [2, 1, 5 * doublings["patch_size_x0.5"], 6]
+    assert [claim.value(accuracies) for claim in study.claims] == pytest.approx(expected)
 
 
 def test_positions_are_renewed_and_nothing_else(tmp_path: Path):
@@ -468,7 +507,10 @@ def test_the_features_of_a_start_are_measured_on_the_data_of_the_arms(tmp_path: 
 
     monkeypatch.setattr(runs, "PROCEDURES", {type(config): lambda *_: {"state_sha256": "abc"}})
     monkeypatch.setattr(
-        runs, "read_metrics", lambda _: {"train/images_per_second": [(30, 7.0), (60, 9.0)]}
+        runs,
+        "read_metrics",
+        # the first interval contains the compilation
+        lambda _: {"train/images_per_second": [(20, 1.0), (40, 8.0), (60, 9.0)]},
     )
     monkeypatch.setattr(runs, "measure_fewshot", measure)
     (tmp_path / "checkpoints").mkdir()
@@ -868,6 +910,33 @@ def test_accuracies_of_starts_stand_beside_the_arms_that_fine_tune_them(tmp_path
     assert verdict(CLAIM, study, tested, "pretrained", plan_of(3)) == (
         "not decided: A ViT is not finished"
     )
+
+
+@pytest.mark.parametrize(
+    ("picture", "images"),
+    [("pretraining", (5000, 300)), ("data", (100, 100))],
+)
+def test_points_are_drawn_at_the_numbers_of_images_that_the_axis_names(
+    picture: str, images: tuple, tmp_path: Path, monkeypatch
+):
+    """Both models are fine-tuned on 100 images; their starts saw 5000 and 300."""
+    drawn = []
+    for name in ("draw_accuracy_against_compute", "draw_accuracy_against_data"):
+        monkeypatch.setattr(
+            f"ablations.report.{name}", lambda path, curves, **labels: drawn.append(curves)
+        )
+    study = with_starts(toy(), metrics=("test",), metric="test", picture=picture)
+    rows = rows_of([0.60, 0.70, 0.80], [0.50, 0.52, 0.54])
+    rows += [
+        row(start, "start", 0.005, seed, fewshot_accuracy=0.3, training_images=count)
+        for start, count in (("large", 5000), ("small", 300))
+        for seed in range(3)
+    ]
+    draw(tmp_path / "ablation.png", study, select_tested(study, rows, 3))
+    (curves,) = drawn
+    (curves,) = curves.values() if picture == "pretraining" else [curves]
+    found = {title: (point.x, round(point.accuracy)) for title, (point,) in curves.items()}
+    assert found == {"A ViT": (images[0], 70), "A ResNet": (images[1], 52)}
 
 
 @pytest.mark.parametrize("picture", ["means", "compute", "data"])
@@ -1819,8 +1888,49 @@ def test_mistakes_are_told_in_a_line_and_take_no_folder(case: str, tmp_path: Pat
     assert not (tmp_path / "run").exists()
 
 
+TRIAL = f"""
+import json, runpy, sys
+sys.path.insert(0, "{ROOT}/experiments")
+from ablations import runs
+from absl import flags
+trained = []
+runs.train_and_measure = lambda config, folder: trained.append((config, folder))
+sys.argv[0] = "{ROOT}/experiments/ablations.py"
+script = runpy.run_path(sys.argv[0])
+flags.FLAGS([word for word in sys.argv if not word.startswith("--config.")])
+schedule = script["make_schedule"](script["read_flags"]())
+script["run_one"](schedule, "resize/seed_2")
+((config, folder),) = trained
+run = [config.run.seed, config.run.optimizer.learning_rate, config.run.batch_size]
+command = schedule.make_trial("resize", "seed", 0.01, 2).command
+print(json.dumps([command, [*run, config.weights, str(folder)]]))
+"""
+
+
+def test_a_trial_has_the_seed_of_its_name_the_start_of_that_seed_and_the_changes(tmp_path: Path):
+    for seed in (0, 2):
+        weights = tmp_path / "fractals" / f"seed_{seed}" / "model.npz"
+        weights.parent.mkdir(parents=True)
+        weights.touch()
+    changed = "--config.run.batch_size=24"
+    options = ["--study=crop", "--size=smoke", f"--workdir={tmp_path}", "--rate=0.01", changed]
+    line = [sys.executable, "-c", TRIAL, *options]
+    done = warm.run(line, env=ENV, capture_output=True, text=True, timeout=HUNG_SECONDS)
+    assert done.returncode == 0, done.stderr[-3000:]
+    command, run = json.loads(done.stdout.splitlines()[-1])
+    assert run == [2, 0.01, 24, str(weights), f"{tmp_path}/resize/seed_2"]
+    # a study starts its trials with the same flags
+    assert {*options, "--only=resize/seed_2"} <= {*command}
+
+
 def test_the_list_names_every_study():
     listed = ablations("--list")
     assert listed.returncode == 0 and [line.split()[0] for line in listed.stdout.splitlines()] == [
         *STUDIES
     ]
+    # 15 runs: 3 rates of two of the arms, 3 seeds of all three. Each takes 20 s, and 600 steps of
+    # 128 images, at 885 images per second
+    (hours,) = re.findall(
+        r": 3 arms, (\S+) h for the rates and 3 seeds", listed.stdout.splitlines()[0]
+    )
+    assert float(hours) == pytest.approx(15 * (20 + 600 * 128 / 885) / 3600, abs=0.1)

@@ -44,6 +44,7 @@ from ablations.studies import make_study  # noqa: E402
 
 import keras_vit  # noqa: E402
 from keras_vit.analyze import attention_maps, mean_distance  # noqa: E402
+from keras_vit.data.pipeline import evaluation_batches  # noqa: E402
 from keras_vit.train.config import row_of  # noqa: E402
 from keras_vit.variants import VIT_VARIANTS  # noqa: E402
 from keras_vit.writing import write_json  # noqa: E402
@@ -161,14 +162,22 @@ def make_study_folder(folder: Path, seeds: int = 3) -> tuple[Schedule, dict]:
     return schedule, plan
 
 
-def test_a_study_is_looked_into_and_shown(tmp_path: Path):
+def test_a_study_is_looked_into_and_shown(tmp_path: Path, monkeypatch):
     schedule, _ = make_study_folder(tmp_path)
+    shown = []
+
+    def make_batches(source, *arguments, **options):
+        shown.append((source.name, source.num_examples))
+        return evaluation_batches(source, *arguments, **options)
+
+    monkeypatch.setattr("ablations.inside.evaluation_batches", make_batches)
     path = tmp_path / "results" / FILE
     other = Finding("gap", 0, "5", "attention_distance_px", 0, [1.0, 2.0])
     with open(path, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerows([COLUMNS, [*other[:-1], json.dumps(other.values)]])
     found = look_inside(schedule, "class_token", 3)
+    assert shown == [("digits test", NUM_IMAGES)] * 3
     assert read_findings(path) == [*found, other]  # in the order of the arms
     config = schedule.study.arms["class_token"].config
     row = row_of(config.model, config.variant)

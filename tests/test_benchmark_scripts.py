@@ -2,11 +2,13 @@
 go.
 """
 
+import ast
 import csv
 import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import warm
@@ -167,6 +169,37 @@ def test_we_are_compared_with_the_fastest_rival(tmp_path):
     assert cells[3:] == ["30 ± 1 %", "60 %", "fast 20", "**1.50**", "900", "500"]
 
 
+STARTUP = """
+import startup
+imports = {"keras_vit": (2.0, 4.0, 9.0), "keras-hub": (10.0, 20.0, 30.0), "timm": (5.0, 5.0, 1.0)}
+said = {name: [{"import": value, "build": 1.0} for value in values] for name, values in imports.items()}
+print([row[1:] for row in startup._make_rows("ViT_Ti16", said)])
+"""
+
+
+def test_starting_takes_the_sum_of_the_phases_and_is_compared_with_the_fastest_rival(tmp_path):
+    rows = ast.literal_eval(_ask(STARTUP, tmp_path).splitlines()[-1])
+    # medians of ours, of keras-hub and of timm, and the ratio to timm, the faster one
+    assert rows == [
+        ["import", "4.00", "20.00", "5.00", "0.80"],
+        ["build", "1.00", "1.00", "1.00", "1.00"],
+        ["all", "5.00", "21.00", "6.00", "0.83"],
+    ]
+
+
+def test_a_training_step_counts_three_times_the_products_of_inference(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    cells, racing, report = map(
+        importlib.import_module, ("rivals.cells", "rivals.racing", "report")
+    )
+    result, gigaflops = racing.Result(rates=[1.0], limits=[100.0]), {}
+    for task in ("inference", "adamw", "sgd"):
+        row = report.make_row(cells.Cell("ViT_Ti16", 224, 1, "float32", task), "timm", result)
+        gigaflops[task] = float(row["gflop_per_image"])
+    # published: 1.26 GMACs; the gradients of weights and of inputs take as many again each
+    assert gigaflops == pytest.approx({"inference": 2.51, "adamw": 7.54, "sgd": 7.54}, abs=0.05)
+
+
 def test_latencies_are_percentiles_and_the_rate_is_that_of_the_median_batch(tmp_path):
     printed = _ask(ROW, tmp_path).splitlines()[-1]
     assert printed == repr(["3", "50.0", "99.0", "8.00", "12"])  # MB, ms, ms, images/s, MB
@@ -257,6 +290,19 @@ def test_when_a_worker_dies_nobody_waits_for_the_others(monkeypatch):
     with pytest.raises(RuntimeError, match="out of memory"):
         slowest(processes)
     assert processes[0].poll() is not None
+
+
+def test_workers_add_their_batches_and_devices_share_one(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    scaling = importlib.import_module("scaling")
+    monkeypatch.setattr(scaling, "_BATCH_SIZE", SimpleNamespace(value=16))
+    seconds = {("workers", 1): [2.0, 9.0, 1.0], ("workers", 2): [4.0]}
+    seconds |= {("devices", 1): [1.0], ("devices", 4): [2.0]}
+    scaling._write_results(tmp_path, seconds)
+    rows = _table(tmp_path / "scaling.csv")
+    # 16 images in 2 s and 32 in 4 s; 16 in 1 s and in 2 s
+    assert [row["images/s"] for row in rows] == ["8.00", "8.00", "16.00", "8.00"]
+    assert [row["rate over the first's"] for row in rows] == ["1.00", "1.00", "1.00", "0.50"]
 
 
 @pytest.mark.parametrize("option", ["--workers=two", "--workers=0", "--workers=999", "--devices=3"])

@@ -247,6 +247,7 @@ def test_the_probe_gives_the_numbers_known_beforehand(probe: Probe):
     ] == "0.01"
     assert "| colors | 90.00 | 0.01 | " in probe.page and "at the edge" not in probe.page
     assert "| shades | 100.00 | " in probe.page and "chosen on 10% of each class" in probe.page
+    assert "not converged" not in probe.page
     assert (
         len([row for row in probe.table if row["data"] == "shades" and row["test_accuracy"]]) == 1
     )

@@ -120,6 +120,8 @@ def test_table_3(model, data, epochs, rate, schedule, decay, dropout):
     assert optimizer.clip_norm == (1.0 if data == "imagenet" else None)
     assert optimizer.schedule_options == ({"linear_end": 1e-5} if schedule == "linear" else {})
     assert config.model_options.get("dropout_rate", 0.0) == float(dropout)
+    # as in the authors' later code: `sigmoid_xent`; weight decay applies to kernels only
+    assert (run.loss, optimizer.decay) == ("sigmoid", "kernels")
     has_tanh_layer = "ViT" in model
     assert config.model_options.get("representation_size") == (
         VIT_VARIANTS[model].width if has_tanh_layer else None
@@ -213,17 +215,18 @@ def test_the_imagenet_column_of_table_2(model, image_size):
 
 
 @pytest.mark.parametrize(
-    ("data", "epochs", "stairs"),
+    ("data", "epochs", "stairs", "loss"),
     [
-        ("imagenet", 90, (30, 60, 80)),
-        ("imagenet21k", 90, (30, 60, 80)),
-        ("jft", 40, (10, 23, 30, 37)),
+        ("imagenet", 90, (30, 60, 80), "softmax"),
+        ("imagenet21k", 90, (30, 60, 80), "sigmoid"),
+        ("jft", 40, (10, 23, 30, 37), "sigmoid"),
     ],
 )
-def test_the_pre_training_of_bit(data, epochs, stairs):
+def test_the_pre_training_of_bit(data, epochs, stairs, loss):
     config = config_of("bit_pretrain.py", data, "BiT_R101x3")
     run, optimizer = config.run, config.run.optimizer
     assert (config.model, config.image_size, run.batch_size) == ("BiT_R101x3", 224, 4096)
+    assert run.loss == loss  # as in bit_i1k.py and bit_i21k.py of the authors' later code
     assert (optimizer.name, optimizer.options, optimizer.warmup_steps) == (
         "momentum",
         {"momentum": 0.9},
@@ -295,6 +298,10 @@ def test_the_28_settings_of_augreg(data):
         assert config.run.loop.total_steps == pytest.approx(
             300 * NUM_IMAGES[data] / 4096, rel=0.011
         )
+        # as in vit_i1k.py and vit_i21k.py of the authors' later code
+        on_imagenet = data == "imagenet"
+        assert images.train == ("train[:99%]" if on_imagenet else "train")
+        assert options["representation_size"] == (768 if on_imagenet else None)
     assert len(found) == 28
 
 
@@ -555,5 +562,10 @@ def test_a_recipe_has_the_data_of_its_word(recipe: str, words: str, data: dict):
 )
 def test_masked_patches_are_predicted_as_the_words_say(words, target, corruption, steps):
     found = config_of("masked_patches.py", words)
+    # arXiv:2010.11929, B.1.2
+    optimizer = found.run.optimizer
+    assert (optimizer.name, optimizer.learning_rate) == ("adam", 2e-4)
+    assert (optimizer.schedule, optimizer.warmup_steps) == ("cosine", 10_000)
+    assert found.run.batch_size == 4096
     assert (found.target, found.corruption) == (target, corruption)
     assert found.run.loop.total_steps == steps

@@ -72,6 +72,49 @@ def test_each_division_of_the_batch_is_compared_with_one_device():
     assert weights == pytest.approx([1e-3, 3e-3, 1e-5, 0.99e-3], rel=0.06)
 
 
+TRAINS = f"""
+import sys
+sys.path.insert(0, {str(SCRIPT.parent)!r})
+import replica_equality as script
+from absl import flags
+from contextlib import nullcontext
+from types import SimpleNamespace
+from keras_vit.train import OptimizerConfig
+flags.FLAGS(["replica_equality.py"])
+class Begun(Exception):
+    pass
+def connect(config):
+    count = len(config.names) or 1
+    return SimpleNamespace(local_parts=count, num_replicas=count, scope=nullcontext)
+def make_learner(model, optimizer, **how):
+    found.append((how["num_replicas"], how["accumulation_steps"]))
+    raise Begun
+found = []
+script.connect, script.make_learner = connect, make_learner
+script._build = lambda row: None
+script.make_optimizer = lambda *_: None
+for way in (script.Way(), *script.WAYS.values()):
+    try:
+        script._train("vit", OptimizerConfig(), [1], way)
+    except Begun:
+        pass
+print(found)
+"""
+
+
+def test_each_training_divides_the_batch_as_its_column_says():
+    done = warm.run(
+        [sys.executable, "-c", TRAINS],
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=HUNG_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    # (replicas, micro-batches) of one device and of the three columns
+    assert ast.literal_eval(done.stdout.splitlines()[-1]) == [(1, 1), (2, 1), (4, 1), (1, 2)]
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [

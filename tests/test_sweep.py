@@ -409,6 +409,34 @@ def test_other_weights_under_the_same_path_are_another_sweep(tmp_path: Path):
     assert first == same != other
 
 
+PLANS = f"""
+import json, sys
+sys.path.insert(0, "{ROOT}/experiments")
+import sweep
+from absl import flags
+from absl.testing import flagsaver
+from keras_vit.train import DataConfig, LoopConfig, PretrainConfig, RunConfig
+run = RunConfig(data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=1))
+for given in ([], ["--learning_rates=0.5,0.25"], ["--held_out=0.125"]):
+    with flagsaver.flagsaver():
+        flags.FLAGS([*sys.argv, *given])
+        plan = sweep.make_plan(PretrainConfig(run=run, model="ViT_Ti16"))
+        print(json.dumps([plan["learning_rates"], plan["held_out"]]))
+"""
+
+
+def test_the_recipe_gives_only_what_the_flags_do_not_give(recipe: Path, tmp_path: Path):
+    recipe.write_text(RECIPE + SWEEP)
+    line = [sys.executable, "-c", PLANS, f"--config={recipe}:smoke", f"--workdir={tmp_path}"]
+    done = warm.run(line, env=ENV, capture_output=True, text=True, timeout=HUNG_SECONDS)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [json.loads(plan) for plan in done.stdout.splitlines()[-3:]] == [
+        [[0.001, 0.003, 1e30], 0.25],
+        [[0.25, 0.5], 0.25],
+        [[0.001, 0.003, 1e30], 0.125],
+    ]
+
+
 def test_the_grid_is_held_out_from_and_the_final_runs_learn_from_all_and_are_tested_at_their_end(
     tmp_path: Path,
 ):

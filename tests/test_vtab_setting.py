@@ -103,3 +103,51 @@ def test_what_the_tasks_decide_and_what_is_misspelt_is_refused(
 ):
     refused = ask(tmp_path, "--smoke", option)
     assert refused.returncode == 1 and message in refused.stderr
+
+
+ADAPT = f"""
+import dataclasses, shutil, sys
+sys.path.insert(0, {str(EXPERIMENTS)!r})
+import vtab
+import keras_vit
+from pathlib import Path
+from types import SimpleNamespace
+from absl import flags
+from keras_vit.devices import Devices
+from keras_vit.variants import VIT_VARIANTS
+flags.FLAGS(sys.argv)
+folder = Path(sys.argv[1].partition("=")[2], "dtd")
+folder.mkdir()
+row = {{"patch_size": 8, "width": 16, "depth": 1, "num_heads": 2, "mlp_dim": 32}}
+application = keras_vit.application(dataclasses.replace(VIT_VARIANTS["ViT_Ti16"], **row))
+model = application(weights=None, input_shape=(16, 16, 3), classes=2, classifier_activation=None)
+for number, variable in enumerate(model.weights, start=1):
+    variable.assign(vtab.keras.ops.full(variable.shape, number))
+trained = model.get_weights()
+keras_vit.save_checkpoint(model, folder.parent / "trained.npz")
+def build(classes):
+    model.set_weights([0 * array for array in trained])
+    return model
+def run(config, folder, procedure, data):
+    print("trains on", data[0].name)
+    shutil.copy(folder.parent / "trained.npz", folder / "model.npz")
+    (folder / "results.json").touch()
+vtab.run, vtab.check_folder = run, lambda *_: True
+job = SimpleNamespace(data="dtd:3.0.1", flip=True, crop=True, title="DTD")
+train = SimpleNamespace(num_examples=1000, class_names=("a", "b"), name="textures")
+for _ in range(2):
+    found = vtab.adapt(vtab.make_config(), build, Devices(kind="one", num_replicas=1), job, train, folder)
+    pairs = zip(found.get_weights(), trained, strict=True)
+    print([(one == other).all() for one, other in pairs].count(False), "arrays differ")
+"""
+
+
+def test_the_measured_model_has_the_weights_of_the_task_and_a_finished_task_is_not_trained_again(
+    tmp_path: Path,
+):
+    command = [sys.executable, "-c", ADAPT, f"--workdir={tmp_path}", "--smoke"]
+    env = {**os.environ, "KERAS_BACKEND": "tensorflow"}
+    done = warm.run(command, env=env, capture_output=True, text=True, timeout=HUNG_SECONDS)
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = ["trains on textures", "0 arrays differ", "0 arrays differ"]
+    assert done.stdout.splitlines()[-3:] == said

@@ -146,6 +146,8 @@ def test_the_composition_starts_the_pinned_official_image_with_files_that_exist(
     )
     assert service["profiles"] == [kind] and service["restart"] == "unless-stopped"
     assert all(volume.endswith(":ro") for volume in service["volumes"])
+    # the server has no authentication and no encryption
+    assert all(port.startswith("127.0.0.1:") for port in service["ports"])
     assert {port.rpartition(":")[2] for port in service["ports"]} == {"8500", "8501"}
     flags = dict(flag.removeprefix("--").split("=") for flag in service["command"])
     assert set(flags) <= set(FLAGS)
