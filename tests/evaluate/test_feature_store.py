@@ -86,6 +86,16 @@ def test_what_was_written_and_does_not_count_is_cut_off(tmp_path: Path, torn: by
     check_whole(tmp_path)
 
 
+def test_rows_that_were_written_before_the_first_save_do_not_count(tmp_path: Path):
+    with store(tmp_path) as some:
+        fill(some, 0, 4)
+    (tmp_path / "progress.json").unlink()  # as if killed before it was written
+    with store(tmp_path) as some:
+        fill(some, 0, 7)
+    some.finish("mine", ("a", "b", "c"))
+    check_whole(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["features.npy", "places.partial"])
 def test_rows_that_counted_and_are_gone_are_noticed(tmp_path: Path, name: str):
     with store(tmp_path) as some:
