@@ -54,10 +54,38 @@ def test_a_card_has_the_numbers_of_the_model():
     assert found["source"] == "arXiv:2010.11929, Table 1"
 
 
+def test_a_multiply_add_is_two_operations():
+    # 17.6 G of ViT-B/16, as in arXiv:2106.10270 and timm.
+    found = facts(info.model_card("ViT_B16"))
+    macs, flops = (float(found[name].split()[0]) for name in ("MACs", "FLOPs"))
+    assert macs == pytest.approx(17.6, abs=0.05)
+    assert flops == pytest.approx(2 * macs, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "stride"),
+    [("R50_ViT_L16", 14, 16), ("R26_ViT_S32", 7, 32), ("R_ViT_Ti16", 7, 32)],
+)
+def test_the_patches_of_a_hybrid_are_cells_of_its_stem(name: str, side: int, stride: int):
+    found = facts(info.model_card(name))
+    assert found["grid"] == f"{side} x {side} patches"
+    assert found["tokens"] == f"{side**2 + 1}: {side**2} patches and the class token"
+    assert found["patch"].endswith(" cells of the stem")
+    size = int(found["patch"].split()[0]) * int(found["stem"].split()[-2])
+    assert size == stride == 224 // side
+
+
 def test_a_model_without_a_head_has_fewer_parameters():
     assert (
         facts(info.model_card("ViT_B16", classes=None))["parameters"] == "85,798,656 without a head"
     )
+
+
+@pytest.mark.parametrize("name", ["BiT_R50x1", "ResNet50x1"])
+def test_a_residual_network_halves_the_map_five_times_and_rounds_up(name: str):
+    # 250, 125, 63, 32, 16, 8 and 290, 145, 73, 37, 19, 10
+    found = facts(info.model_card(name, (250, 290)))
+    assert found["last"].split() == "map 8 x 10 cells, 2048 channels".split()
 
 
 def test_a_residual_network_shows_its_last_map_instead_of_tokens():

@@ -155,6 +155,14 @@ def test_limits_are_those_of_the_files():
     assert "No weights are published" in limits and "multiples of" not in limits
 
 
+def test_another_gelu_of_torch_is_a_limit_of_google_s_files_alone():
+    said = "trained with the tanh GELU; timm and Hugging Face compute the exact one."
+    for name in ("ViT_B16", "R26_ViT_S32"):
+        assert said in sections(format_model_card(name))["Known limits"]
+    for name in ("DINO_S16", "SigLIP_B16", "CLIP_B16", "BiT_R50x1"):
+        assert "GELU" not in sections(format_model_card(name))["Known limits"]
+
+
 def test_pixels_of_other_families_are_normalized_inside():
     assert "0.485, 0.456, 0.406" in sections(format_model_card("DINO_S16"))["Pixels"]
     assert "normalizes" not in sections(format_model_card("ViT_B16"))["Pixels"]
@@ -163,7 +171,9 @@ def test_pixels_of_other_families_are_normalized_inside():
 def test_the_cost_is_that_of_the_size_and_the_head():
     cost = sections(format_model_card("ViT_B16", (384, 384), classes=None))["Cost"]
     # 85,798,656 at 224 pixels, and 577 - 197 rows more in the position table.
-    assert f"| {85_798_656 + 380 * 768:,} |" in cost
+    parameters = 85_798_656 + 380 * 768
+    assert f"| {parameters:,} |" in cost
+    assert f"| weights in float32 | {4 * parameters / 2**20:.1f} MiB |" in cost
     assert "without a head, at 384 x 384 pixels" in cost
     assert "with 512 outputs" in sections(format_model_card("CLIP_B16"))["Cost"]
 

@@ -76,6 +76,15 @@ def test_a_folder_gives_its_photographs_sorted_and_nothing_else(tmp_path: Path):
     assert found.left_out == [(tmp_path / "notes.txt", "not a photo by its suffix, .txt")]
 
 
+def test_a_folder_without_photographs_beside_another_is_left_out_by_name(tmp_path: Path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a.png").touch()
+    found = predict.find_photos([tmp_path / "empty", tmp_path / "full"])
+    assert found.photos == [tmp_path / "full" / "a.png"]
+    assert found.left_out == [(tmp_path / "empty", "a folder without photos")]
+
+
 def test_a_folder_without_photographs_is_an_error(tmp_path: Path):
     (tmp_path / "notes.txt").touch()
     with pytest.raises(
@@ -179,8 +188,11 @@ def test_classes_are_named_with_probabilities_that_add_up_to_one(photo: Path):
 
 
 def test_the_classes_of_imagenet_21k_have_a_probability_each(photo: Path):
-    answer = next(predict.predict(Classifier(21843), [photo], top=2))
+    """And the names of WordNet: the first is "organism", the last "knothole"."""
+    answer = next(predict.predict(Classifier(21843, favourite=21842), [photo], top=2))
     assert [guess.score for guess in answer.guesses] == pytest.approx([1 / (1 + np.exp(-2)), 0.5])
+    assert answer.guesses[0][1:] == ("knothole", "n15102894")
+    assert answer.guesses[1][1:] == ("organism", "n00004475")
 
 
 def test_classes_without_names_are_counted(photo: Path):
@@ -201,6 +213,22 @@ def test_a_broken_photograph_is_reported_and_the_others_are_answered(photo: Path
     assert answers[0].problem == "cannot identify image file"
     assert "No such file" in str(answers[2].problem)
     assert [len(answer.guesses) for answer in answers] == [0, 5, 0]
+
+
+def test_a_photograph_too_large_for_the_memory_is_reported_and_the_others_are_answered(
+    photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    read_pixels = predict.read_pixels
+
+    def read(path: Path) -> np.ndarray:
+        if path.name == "large.png":
+            raise MemoryError
+        return read_pixels(path)
+
+    monkeypatch.setattr(predict, "read_pixels", read)
+    large, other = predict.predict(Classifier(7), [tmp_path / "large.png", photo])
+    assert (large.problem, large.guesses) == ("MemoryError", [])
+    assert other.problem is None and len(other.guesses) == 5
 
 
 def test_many_photographs_go_through_in_batches(photo: Path, monkeypatch: pytest.MonkeyPatch):

@@ -195,6 +195,60 @@ def small_axial(monkeypatch: pytest.MonkeyPatch) -> dict[str, ViTVariant | ResNe
     return rows
 
 
+def built_as(path: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> dict:
+    """The options with which `verify` builds the Keras model of a file."""
+    built: list[dict] = []
+
+    def build(**options):
+        built.append(options)
+        raise InterruptedError
+
+    monkeypatch.setattr(verify, "_run_numpy", lambda *_: {"logits": np.ones(7)})
+    monkeypatch.setattr(applications, model, build)
+    with pytest.raises(InterruptedError):
+        report(path, model)
+    return built[0]
+
+
+@pytest.mark.parametrize(
+    ("write", "expected"),
+    [
+        (write_gap, {"include_top": True, "classes": 7, "classifier": "gap"}),
+        (
+            write_zero_head,
+            {"include_top": False, "pooling": "token", "representation_size": 192},
+        ),
+        (write_rectangle, {"input_shape": (32, 48, 3), "classes": 7}),
+    ],
+)
+def test_the_keras_model_is_built_as_the_file_says(
+    write: Callable[[Path], Path], expected: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = write(tmp_path)
+    options = {"include_top": True, **built_as(path, "ViT_Ti16", monkeypatch)}
+    assert options["weights"] == str(path) and options["classifier_activation"] is None
+    assert {name: options[name] for name in expected} == expected
+
+
+def test_the_tables_of_an_axial_resnet_tell_height_from_width(
+    small_axial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    arrays = checkpoint(small_axial["AxialResNet50"], image_size=(40, 52), classes=7)
+    files.write_npz(tmp_path / "file.npz", arrays, {})
+    built = built_as(tmp_path / "file.npz", "AxialResNet50", monkeypatch)
+    assert built["input_shape"] == (40, 52, 3)
+
+
+@pytest.mark.parametrize(("error", "is_sound"), [(0.009, True), (0.011, False)])
+def test_no_amplification_of_rounding_excuses_an_error_of_a_hundredth(
+    error: float, is_sound: bool, sound: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(verify, "_run_numpy", lambda *_: {"logits": np.ones(7)})
+    monkeypatch.setattr(verify, "_run_keras", lambda *_: {"logits": np.full(7, 1 + error)})
+    monkeypatch.setattr(verify, "_measure_rounding_noise", lambda *_: {"logits": 1.0})
+    assert report(sound)[0] is is_sound
+
+
 @pytest.mark.parametrize(
     ("name", "size", "layers"),
     [

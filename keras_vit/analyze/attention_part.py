@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_vit.analyze.attention import attention_maps, attention_rollout
+from keras_vit.analyze.attention_sites import find_attention
 from keras_vit.analyze.page import Picture, Section, Table
 from keras_vit.analyze.plots import draw_distance, draw_head_maps, draw_overlays
 from keras_vit.analyze.subject import Shown, Subject, counted
@@ -73,14 +74,16 @@ def _write_heads(subject: Subject, folder: Path) -> Section:
     seen = pixels_of(subject.model).from_levels(subject.shown[0].seen[None])
     scores = attention_maps(subject.model, seen)[:, 0]
     num_prefix = scores.shape[-1] - rows * columns
+    reads_class_token = find_attention(subject.model).reads == "token"
     # The class token is the first one; other prefix tokens are not read by the classifier.
-    asked = scores[..., :1, num_prefix:] if num_prefix else scores
+    readers = slice(1) if reads_class_token else slice(num_prefix, None)
+    asked = scores[..., readers, num_prefix:]
     maps = asked.mean(axis=-2).reshape(*scores.shape[:2], rows, columns)
     heading = subject.shown[0].photo.heading(1)
     draw_head_maps(folder / "heads.png", subject.shown[0].picture, maps, heading)
     what = (
         "from the class token to the patches"
-        if num_prefix
+        if reads_class_token
         else "that each patch receives, averaged over all patches"
     )
     caption = (

@@ -59,12 +59,11 @@ class FeatureStore:
             self._remove_unfinished()
         state = self._read("features.json" if self.is_finished else "progress.json")
         self.rows, self.next = state.get("rows", 0), state.get("next", 0)
-        other = [
-            name for name, value in record.items() if state and state["record"].get(name) != value
-        ]
+        recorded = state.get("record", record)
+        other = [name for name in recorded | record if recorded.get(name) != record.get(name)]
         if other:
             there, here = (
-                {name: values.get(name) for name in other} for values in (state["record"], record)
+                {name: values.get(name) for name in other} for values in (recorded, record)
             )
             raise ValueError(
                 f"{folder} contains other features: there {there}, here {here}. Choose another "

@@ -23,7 +23,8 @@ from keras_vit.evaluate.heads import strip_head
 from keras_vit.evaluate.outputs import Outputs, outputs
 from keras_vit.folder_lock import lock_folder
 from keras_vit.graph import calls_of
-from keras_vit.layers import TokenPooling
+from keras_vit.layers import TokenPooling, TransformerBlock
+from keras_vit.layers.tokens import count_prefix_tokens
 from keras_vit.models.class_token import ClassTokenModel
 from keras_vit.pixels import is_declared, pixels_of
 from keras_vit.suggestions import did_you_mean
@@ -70,8 +71,9 @@ def extract(
         model: A model of this package, or any functional model with a layer of that name.
         source: The images.
         layer: "pre_logits": the input of the head, as in few-shot evaluation; "class_token": the
-            class token after the last normalization; "patch_mean": the mean of the patch tokens, or
-            of a ResNet's feature map; or the name of a layer.
+            class token after the last normalization; "patch_mean": the mean of the patch tokens
+            there, or of a ResNet's feature map; or the name of a layer. A fine-tuned MAE does not
+            normalize its tokens, so they are those of its last block.
         output: Folder for the features, instead of memory. The same call on the same folder resumes
             an interrupted extraction, or returns the finished features.
         image_size, eval_crop, batch_size, devices, progress: As in
@@ -196,28 +198,36 @@ def _find_output(model: keras.Model, layer: str) -> keras.KerasTensor:
     names = [step.name for step in model.layers]
     if layer == "pre_logits":
         return model.outputs[0] if model in _HEADLESS else strip_head(model)
-    if layer in LAYERS and "encoder_norm" in names:
-        prefix = int("class_token" in names)
-        if layer == "class_token" and not prefix:
-            raise ValueError(
-                f'{model.name} has no class token. Use `layer="patch_mean"` or "pre_logits".'
-            )
-        pooling = TokenPooling("token" if layer == "class_token" else "avg", prefix)
-        return pooling(_find_output_of(model, "encoder_norm"))
+    if layer == "class_token" and layer not in names:
+        raise ValueError(
+            f'{model.name} has no class token. Use `layer="patch_mean"` or "pre_logits".'
+        )
+    if layer in LAYERS and (tokens := _find_tokens(model)) is not None:
+        mode = "token" if layer == "class_token" else "avg"
+        return TokenPooling(mode, count_prefix_tokens(model))(tokens)
     if layer == "patch_mean" and {"avg_pool", "max_pool"} & {*names}:
         pool = "avg_pool" if "avg_pool" in names else "max_pool"
         return keras.layers.GlobalAveragePooling2D()(model.get_layer(pool).input)
     if layer in names:
         return _find_output_of(model, layer)
-    if layer == "class_token":
-        raise ValueError(
-            f'{model.name} has no class token. Use `layer="patch_mean"` or "pre_logits".'
-        )
     known = [name for name in (*LAYERS, *names) if name != layer]
     raise ValueError(
         f"{model.name} has no layer {layer!r}.{did_you_mean(layer, known)} Its last layers are "
         f"{', '.join(names[-6:])}."
     )
+
+
+def _find_tokens(model: keras.Model) -> keras.KerasTensor | None:
+    """Returns the output tokens of a ViT; None for another model."""
+    if any(step.name == "encoder_norm" for step in model.layers):
+        return _find_output_of(model, "encoder_norm")
+    blocks = [
+        call
+        for call in calls_of(model)
+        # Rematerialization wraps a block.
+        if isinstance(getattr(call.operation, "block", call.operation), TransformerBlock)
+    ]
+    return blocks[-1].output_tensors[0] if blocks else None
 
 
 def _find_output_of(model: keras.Model, layer: str) -> keras.KerasTensor:
@@ -275,6 +285,9 @@ def _make_record(
         weights.update(np.ascontiguousarray(keras.ops.convert_to_numpy(variable)).tobytes())
     size = image_size or model.input_shape[1:3]
     declared = {"pixels": pixels_of(model).range} if is_declared(model) else {}
+    num_prefix = count_prefix_tokens(model)
+    # Version 0.1 left only the class token out of the mean.
+    left_out = {"prefix_tokens": num_prefix} if layer == "patch_mean" and num_prefix > 1 else {}
     return {
         "model": model.name,
         "weights_sha256": weights.hexdigest(),
@@ -285,6 +298,7 @@ def _make_record(
         "image_size": list(size) if isinstance(size, Iterable) else [size, size],
         "eval_crop": eval_crop,
         **declared,
+        **left_out,
     }
 
 

@@ -25,6 +25,8 @@ class ClassToken(keras.layers.Layer):
     Source: arXiv:2010.11929 eq. 1; vision_transformer@c6de1e5 models_vit.py.
     """
 
+    count = 1  # tokens, as in `Registers`
+
     def build(self, input_shape: tuple) -> None:
         self.cls = self.add_weight(name="cls", shape=(1, 1, input_shape[-1]), initializer="zeros")
 
@@ -80,6 +82,20 @@ class Registers(keras.layers.Layer):
 
     def get_config(self) -> dict:
         return {**super().get_config(), "count": self.count, "place": self.place}
+
+
+def count_prefix_tokens(model: keras.Model) -> int:
+    """Returns the number of tokens that a model puts before the patches: class token, distillation
+    token and registers.
+
+    `keras_vit.options.num_prefix_tokens` computes it for a row of the table of models.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((196, 192)), ClassToken(), Registers(4, place=1)])
+        >>> count_prefix_tokens(model)
+        5
+    """
+    return sum(layer.count for layer in model.layers if isinstance(layer, ClassToken | Registers))
 
 
 # Kinds of tokens that `MaskTokens` returns.

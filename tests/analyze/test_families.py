@@ -8,6 +8,7 @@ from tiny_families import NAMES, build, tiny_row
 from keras_vit.analyze.attention import attention_maps, attention_rollout, summarize_attention
 from keras_vit.analyze.attention_arithmetic import mean_distance, rollout
 from keras_vit.analyze.embeddings import position_similarity
+from keras_vit.layers.tokens import count_prefix_tokens
 from keras_vit.options import num_prefix_tokens
 
 SIZE, GRID = (32, 48), (4, 6)
@@ -53,6 +54,7 @@ def _weights_by_hand(model: keras.Model, tokens: np.ndarray, num_prefix: int, ro
 def test_attention_weights_are_those_of_the_equations(name):
     model = build(name, input_shape=(*SIZE, 3))
     num_prefix = num_prefix_tokens(tiny_row(name), None)
+    assert count_prefix_tokens(model) == num_prefix
     first = keras.Model(model.input, _tokens_of_first_block(model))
     tokens = keras.ops.convert_to_numpy(first(IMAGES[:1]))[0]
     expected = _weights_by_hand(model, tokens, num_prefix, tiny_row(name).rotary)

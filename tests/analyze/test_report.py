@@ -236,22 +236,38 @@ def test_places_and_distances_of_attention_are_said_in_words(
     assert f"{header} first 17.5 10.0 25.0 last 8.0 4.0 12.0" in read.text
 
 
-@pytest.mark.parametrize("classifier", ["token", "gap"])
+@pytest.mark.parametrize(
+    ("classifier", "changes", "num_prefix"),
+    [
+        ("token", {}, 1),
+        ("gap", {}, 0),
+        ("gap", {"num_registers": 2, "class_token": True}, 3),
+    ],
+)
 def test_the_heads_of_one_photo_are_those_of_what_the_classifier_reads(
-    tiny_vit: ViTVariant, tmp_path: Path, undrawn: dict, classifier: str
+    tiny_vit: ViTVariant,
+    tmp_path: Path,
+    undrawn: dict,
+    classifier: str,
+    changes: dict,
+    num_prefix: int,
 ):
-    """With a class token its own row, else the mean of what the patches receive, whose sum is 1."""
+    """If it reads the class token, the row of that; else the mean of what the patches receive from
+    patches, whose sum is 1 without other tokens.
+    """
     model = models.vision_transformer(
-        tiny_vit, keras.Input((32, 48, 3)), classes=5, classifier=classifier
+        replace(tiny_vit, **changes), keras.Input((32, 48, 3)), classes=5, classifier=classifier
     )
     subject = subject_of(model)
     write_report(subject, tmp_path)
     photo, maps, heading = undrawn["heads.png"]
     scores = attention_maps(model, subject.shown[0].seen[None] / np.float32(127.5) - 1)[:, 0]
-    expected = scores[:, :, 0, 1:] if classifier == "token" else scores.mean(axis=2)
+    to_patches = scores[..., num_prefix:]
+    is_token = classifier == "token"
+    expected = to_patches[:, :, 0] if is_token else to_patches[:, :, num_prefix:].mean(axis=2)
     np.testing.assert_allclose(maps, expected.reshape(2, 2, 4, 6), rtol=1e-6)
     assert photo is subject.shown[0].picture and heading == "1. a"
-    assert (maps.sum(axis=(2, 3)) < 0.999).all() == (classifier == "token")
+    assert (maps.sum(axis=(2, 3)) < 0.999).all() == (num_prefix > 0)
 
 
 def test_filters_and_positions_are_written_as_numbers(

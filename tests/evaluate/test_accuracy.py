@@ -1,6 +1,7 @@
 """Accuracy: every image counted once, and every number as worked out by hand or by a plain loop."""
 
 import json
+import sys
 from pathlib import Path
 
 import keras
@@ -166,6 +167,15 @@ def test_the_calibration_error_is_the_one_worked_out_by_hand():
     assert found.calibration_error(2) == pytest.approx((2 * 0.05 + 2 * 0.05) / 4)
 
 
+def test_the_calibration_error_is_that_of_fifteen_bins():
+    """As in arXiv:1706.04599, section 5: 0.61 and 0.66 are in the bin that ends at 2/3."""
+    found = answers_of([0, 0, 0], [0, 1, 0], [0.61, 0.66, 0.69])
+    first, second = abs(1 / 2 - (0.61 + 0.66) / 2), abs(1 - 0.69)
+    expected = (2 * first + second) / 3
+    assert found.calibration_error() == pytest.approx(expected)
+    assert found.numbers()["calibration_error"] == pytest.approx(expected)
+
+
 def test_of_five_classes_top5_says_nothing_and_is_left_out():
     assert "top5" not in accuracy(classifier(5), noise(9, 5))
     assert "top5" in accuracy(classifier(6), noise(9, 6))
@@ -213,11 +223,34 @@ def test_other_classes_than_those_of_the_source_are_an_error():
         accuracy(classifier(6), noise(3))
 
 
-def test_a_model_that_gives_nan_is_an_error():
+def test_a_model_that_gives_no_numbers_is_an_error():
     model = classifier()
     model.get_layer("predictions").set_weights([np.full((192, 7), np.nan), np.zeros(7)])
     with pytest.raises(ValueError, match="outputs NaN or infinity"):
         accuracy(model, noise(3))
+    for value in (np.nan, np.inf, -np.inf):
+        with pytest.raises(ValueError, match="outputs NaN or infinity: row 1 of a batch"):
+            log_probabilities(model, np.array([[1.0, 2.0], [value, 0.0]]))
+
+
+def test_every_option_reaches_the_outputs(monkeypatch):
+    seen = []
+
+    def none(*_, **named):
+        seen.append(named)
+        return iter(())
+
+    monkeypatch.setattr(sys.modules[accuracy.__module__], "outputs", none)
+    options = {
+        "image_size": (8, 8),
+        "eval_crop": "resize_shorter",
+        "batch_size": 3,
+        "devices": object(),
+        "progress": False,
+    }
+    with pytest.raises(ValueError, match="No image of noise could be read"):
+        accuracy(classifier(), noise(3), strict=True, **options)
+    assert seen[0].pop("unreadable").strict and seen == [options]
 
 
 def test_sigmoids_are_scores_and_their_loss_is_the_sum_over_the_classes():

@@ -12,6 +12,7 @@ from keras_vit.applications import application
 from keras_vit.evaluate.classifier import build, class_names, names_for, representation
 from keras_vit.evaluate.features import feature_model
 from keras_vit.variants import VIT_VARIANTS
+from keras_vit.weights import files
 
 pytestmark = pytest.mark.usefixtures("shallow")
 
@@ -129,6 +130,15 @@ def test_a_file_without_a_head_has_a_representation(tmp_path: Path):
     assert representation("ResNet50x1", "none", (64, 64)).output_shape == (None, 2048)
     with pytest.raises(ValueError, match="Weights are missing"):
         representation("ViT_Ti16")
+
+
+def test_a_representation_is_of_the_size_of_its_weights_unless_another_is_asked_for(tmp_path: Path):
+    arrays = checkpoint(TI16, image_size=(32, 48), classes=None)
+    recorded = {"image_size": (32, 48), "grid": (2, 3)}
+    files.write_npz(tmp_path / "file.npz", arrays, recorded)
+    for asked, expected in ((None, (32, 48)), ((64, 32), (64, 32))):
+        model = representation("ViT_Ti16", tmp_path / "file.npz", asked)
+        assert model.input_shape == (None, *expected, 3)
 
 
 def test_a_model_of_gray_images_is_not_for_photographs(tiny_vit, tmp_path):

@@ -3,6 +3,7 @@ the end.
 """
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -57,6 +58,25 @@ def test_rows_come_back_and_only_what_is_finished_is_left(tmp_path: Path):
         read(tmp_path / "absent")
 
 
+@pytest.mark.parametrize(
+    ("there", "here"),
+    [({"pixels": "0..1"}, {}), ({}, {"pixels": "0..1"}), ({"crop": "a"}, {"crop": "b"})],
+)
+@pytest.mark.parametrize("rows", [4, 7])
+def test_features_with_another_description_are_not_continued(
+    tmp_path: Path, there: dict, here: dict, rows: int
+):
+    with store(tmp_path, **there) as some:
+        fill(some, 0, rows)
+    if rows == 7:
+        some.finish("mine", ("a", "b", "c"))
+    (name,) = there or here
+    said = f"there {{'{name}': {there.get(name)!r}}}, here {{'{name}': {here.get(name)!r}}}"
+    with pytest.raises(ValueError, match=f"contains other features: {re.escape(said)}"):
+        store(tmp_path, **here)
+    assert store(tmp_path, **there).rows == rows
+
+
 def test_what_a_process_left_that_was_killed_after_it_had_finished_is_removed(
     tmp_path: Path, monkeypatch
 ):
@@ -82,6 +102,16 @@ def test_what_was_written_and_does_not_count_is_cut_off(tmp_path: Path, torn: by
     with store(tmp_path) as some:
         assert (some.rows, some.next) == (4, 5)
         fill(some, 4, 7)
+    some.finish("mine", ("a", "b", "c"))
+    check_whole(tmp_path)
+
+
+def test_rows_that_were_written_before_the_first_save_do_not_count(tmp_path: Path):
+    with store(tmp_path) as some:
+        fill(some, 0, 4)
+    (tmp_path / "progress.json").unlink()  # as if killed before it was written
+    with store(tmp_path) as some:
+        fill(some, 0, 7)
     some.finish("mine", ("a", "b", "c"))
     check_whole(tmp_path)
 

@@ -2,6 +2,7 @@
 after a kill.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import tiny_families
 import warm
 from warm import HUNG_SECONDS
 
@@ -23,6 +25,7 @@ from keras_vit.evaluate import feature_store  # noqa: E402
 from keras_vit.evaluate.features import extract, feature_model, load  # noqa: E402
 from keras_vit.evaluate.outputs import outputs  # noqa: E402
 from keras_vit.folder_lock import lock_folder  # noqa: E402
+from keras_vit.variants import RESNET_VARIANTS  # noqa: E402
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("shallow")]
 
@@ -90,11 +93,57 @@ def test_a_layer_may_be_a_model_or_be_in_several_models(model, source):
         extract(twice, source, layer=model.name)
 
 
-def test_resnets_and_models_without_a_head_have_features_too():
+@pytest.mark.parametrize(
+    ("name", "tokens", "has_class_token"),
+    [
+        ("DeiT_B16_distilled", "encoder_norm", True),
+        ("DINOv2_g14_reg4", "encoder_norm", True),
+        ("DINOv3_S16plus", "encoder_norm", True),
+        ("SigLIP_B16", "encoder_norm", False),
+        ("MAE_B16", "encoderblock_1", True),  # it normalizes the mean of the patches
+    ],
+)
+def test_only_patches_are_in_their_mean_for_every_family(
+    name: str, tokens: str, has_class_token: bool
+):
+    """The patches are the last tokens, 16 here, whatever comes before them."""
+    model = tiny_families.build(name, input_shape=(32, 32, 3))
+    images = IMAGES[:2] / np.float32(127.5) - np.float32(1)
+    every = keras.Model(model.input, model.get_layer(tokens).output)(images)
+    every = keras.ops.convert_to_numpy(every)
+    mean = keras.ops.convert_to_numpy(feature_model(model, "patch_mean")(images))
+    np.testing.assert_allclose(mean, every[:, -16:].mean(axis=1), rtol=1e-4, atol=1e-5)
+    if has_class_token:
+        first = keras.ops.convert_to_numpy(feature_model(model, "class_token")(images))
+        np.testing.assert_allclose(first, every[:, 0], rtol=1e-4, atol=1e-5)
+    else:
+        with pytest.raises(ValueError, match="has no class token"):
+            feature_model(model, "class_token")
+
+
+def test_a_stored_mean_of_the_patches_that_contains_registers_is_not_used(source, tmp_path: Path):
+    """Version 0.1 left only the class token out of it, and recorded no number of tokens."""
+    model = tiny_families.build("DINOv3_S16plus", input_shape=(32, 32, 3))
+    extract(model, source, layer="patch_mean", output=tmp_path)
+    described = json.loads((tmp_path / "features.json").read_text())
+    assert described["record"].pop("prefix_tokens") == 5
+    (tmp_path / "features.json").write_text(json.dumps(described))
+    with pytest.raises(
+        ValueError, match="there {'prefix_tokens': None}, here {'prefix_tokens': 5}"
+    ):
+        extract(model, source, layer="patch_mean", output=tmp_path)
+
+
+def test_resnets_and_models_without_a_head_have_features_too(tiny_resnet):
+    row = tiny_resnet(RESNET_VARIANTS["ResNet50x1"])
+    resnet = keras_vit.application(row)(weights=None, input_shape=(32, 32, 3))
+    assert feature_model(resnet, "pre_logits").output_shape == (None, 512)
+    noise = RNG.uniform(-1, 1, (2, 32, 32, 3)).astype("float32")
+    cells = np.asarray(keras.Model(resnet.input, resnet.get_layer("avg_pool").input)(noise))
+    assert cells.shape == (2, 4, 4, 512)
+    mean = feature_model(resnet, "patch_mean")(noise)
+    np.testing.assert_allclose(mean, cells.mean(axis=(1, 2)), rtol=1e-4, atol=1e-6)
     images = keras.Input((32, 32, 3))
-    resnet = keras_vit.ResNet50x1(weights=None, input_shape=(32, 32, 3))
-    assert feature_model(resnet, "pre_logits").output_shape == (None, 2048)
-    assert feature_model(resnet, "patch_mean").output_shape == (None, 2048)
     trunk = keras_vit.ViT_Ti16(weights=None, include_top=False, pooling="avg", input_tensor=images)
     assert feature_model(trunk, "pre_logits").output_shape == (None, 192)
 
@@ -105,6 +154,15 @@ def test_the_mean_of_patches_of_a_gap_model_is_what_its_head_reads(source):
         extract(model, source, layer=layer).values for layer in ("patch_mean", "pre_logits")
     )
     np.testing.assert_allclose(mean, read, atol=1e-6)
+
+
+def test_a_crop_gives_the_features_of_what_it_leaves(model):
+    framed = np.zeros((3, 64, 64, 3), np.uint8)
+    framed[:, 16:48, 16:48] = IMAGES[:3]
+    source = sources.arrays(framed, LABELS[:3], name="framed")
+    found = extract(model, source, eval_crop="central:0.5").values
+    expected = feature_model(model, "pre_logits")(IMAGES[:3] / np.float32(127.5) - np.float32(1))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_a_folder_holds_what_memory_would(model, source, tmp_path: Path):

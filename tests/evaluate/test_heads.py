@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_vit import application
 from keras_vit.evaluate.accuracy import log_probabilities
 from keras_vit.evaluate.heads import gives_classes, last_activation, outputs_of, why_no_classes
 
@@ -23,6 +24,25 @@ def test_a_pooling_gives_features_unless_their_number_is_that_of_the_names():
     model = convolutional()
     assert not gives_classes(model) and not gives_classes(model, 4)
     assert gives_classes(model, 5)
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        keras.layers.LayerNormalization,  # ConvNeXt
+        keras.layers.BatchNormalization,
+        keras.layers.UnitNormalization,
+    ],
+)
+def test_a_normalization_gives_features(norm):
+    assert not gives_classes(convolutional(norm()))
+    assert gives_classes(convolutional(norm(), keras.layers.Dense(5)))
+
+
+def test_the_tanh_layer_of_pre_training_gives_features(tiny_vit):
+    options = {"weights": None, "input_shape": (32, 32, 3), "representation_size": 6}
+    trunk = application(tiny_vit)(include_top=False, pooling="token", **options)
+    assert trunk.output_shape == (None, 6) and not gives_classes(trunk)
 
 
 @pytest.mark.parametrize("softmax", [keras.layers.Softmax(), keras.ops.softmax])
@@ -69,10 +89,10 @@ class Ending(keras.Model):
         return self.end(self.head(keras.ops.mean(x, axis=(1, 2))))
 
 
-def mean_of_two(activation: str | None) -> keras.Model:
+def mean_of_two(activation: str | None, dtype: str = "float32") -> keras.Model:
     images = keras.Input((None, None, 3))
     pooled = keras.layers.GlobalAveragePooling2D()(images)
-    heads = [keras.layers.Dense(5, activation)(pooled) for _ in range(2)]
+    heads = [keras.layers.Dense(5, activation, dtype=dtype)(pooled) for _ in range(2)]
     return keras.Model(images, keras.layers.Average()(heads))
 
 
@@ -90,6 +110,11 @@ def test_probabilities_of_a_mean_are_scores_as_they_are():
     np.testing.assert_allclose(
         np.exp(log_probabilities(mean_of_two("softmax"), given)), given, atol=1e-12
     )
+
+
+def test_probabilities_in_sixteen_bits_add_up_to_one_within_their_rounding():
+    for dtype in ("bfloat16", "float16"):
+        assert outputs_of(mean_of_two("softmax", dtype)) == "softmax"
 
 
 def test_the_classes_of_imagenet_21k_have_a_sigmoid_each_and_others_are_refused():

@@ -5,6 +5,7 @@ name and number.
 import dataclasses
 import functools
 import json
+import logging
 from pathlib import Path
 
 import keras
@@ -219,11 +220,13 @@ def test_real_labels_of_tensorflow_datasets_stay_with_their_images(real_in_tfds)
         imagenet_real_tfds("test", data_dir=real_in_tfds)
 
 
-def test_the_folders_of_v2_are_numbers_and_no_words(tmp_path):
+def test_the_folders_of_v2_are_numbers_and_no_words(tmp_path, caplog):
     for label in (999, 2, 10, 0, 100):
         write_image(tmp_path / str(label) / "0af3.jpeg", label)
     write_image(tmp_path / "10" / "1b.jpeg", 10)
-    source = imagenet_v2(tmp_path)
+    with caplog.at_level(logging.WARNING, "absl"):
+        source = imagenet_v2(tmp_path)
+    assert f"{tmp_path} has 5 of the 1,000 classes of ImageNet v2." in caplog.text
     found = {Path(source.locate(index)).parent.name: source.labels[index] for index in range(6)}
     assert found == {"0": 0, "2": 2, "10": 10, "100": 100, "999": 999}
     assert labels_read(source) == source.labels.tolist()

@@ -138,12 +138,13 @@ def test_what_does_not_fit_is_refused(changes, message):
         knn(**(arrays | changes))
 
 
+@pytest.mark.parametrize("part", ["train", "test"])
 @pytest.mark.parametrize(("value", "message"), [(0.0, "is zero"), (np.nan, "NaN or infinite")])
-def test_rows_without_a_direction_are_named(value, message):
+def test_rows_without_a_direction_are_named(value, message, part):
     train, train_labels = clusters(60)
     test, test_labels = clusters(40, seed=1)
-    test[17] = value
-    with pytest.raises(ValueError, match=f"Row 17 of `test_features` .*{message}"):
+    {"train": train, "test": test}[part][17] = value
+    with pytest.raises(ValueError, match=f"Row 17 of `{part}_features` .*{message}"):
         knn(train, train_labels, test, test_labels, neighbors=(5,))
 
 

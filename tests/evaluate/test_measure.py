@@ -63,6 +63,10 @@ def model_of(path: Path, order: list[str], classes: int = 3) -> Path:
 def test_it_counts_says_and_writes(colors: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
     model = model_of(tmp_path / "model.keras", ["blue", "green", "red"])  # as the folders: by name
     (colors / "blue" / "broken.png").write_bytes(b"no image")
+    (colors / "red" / "notes.txt").touch()
+    (tmp_path / "report").mkdir()
+    record = tmp_path / "report" / "unreadable.txt"
+    record.write_text(f"{colors}/red/repaired.png\tof an earlier evaluation\n", encoding="utf-8")
     found = measure(model, colors, output=tmp_path / "report")
     assert found["top1"] == pytest.approx(6 / 7) and (found["images"], found["unreadable"]) == (
         7,
@@ -70,13 +74,16 @@ def test_it_counts_says_and_writes(colors: Path, tmp_path: Path, capsys: pytest.
     )
     said = " ".join(capsys.readouterr().out.split())
     assert "top-1 accuracy 85.71 %" in said and "unreadable 1" in said and "images 7" in said
+    # Of the reds all are found, of the greens 2 of 3, and the blue one.
+    assert f"mean per-class accuracy {100 * (1 + 2 / 3 + 1) / 3:.2f} %" in said
+    assert found["calibration_error"] != pytest.approx(found["mean_per_class"], abs=0.01)
+    assert f"expected calibration error {100 * found['calibration_error']:.2f} %" in said
+    assert f"loss, nats {found['loss']:.4f}" in said
     assert json.loads((tmp_path / "report" / "results.json").read_text()) == found
     page = (tmp_path / "report" / "report.md").read_text()
-    assert (
-        "**Accuracy 85.71% on 7 images**" in page
-        and "| green | 3 | 66.7% |" in page
-        and "broken.png" in page
-    )
+    for text in (said, page.partition("## Skipped files")[2]):
+        assert "broken.png" in text and "notes.txt" in text and "repaired.png" not in text
+    assert "**Accuracy 85.71% on 7 images**" in page and "| green | 3 | 66.7% |" in page
     for picture in ("confusion.png", "calibration.png", "errors.png"):
         assert f"]({picture})" in page and (tmp_path / "report" / picture).stat().st_size > 5000
     with open(tmp_path / "report" / "answers.csv", encoding="utf-8", newline="") as file:
@@ -220,6 +227,25 @@ def test_the_test_sets_of_the_papers_are_known_by_their_size(dataset: str, count
         source = sources.arrays(np.zeros((number, 1, 1), np.uint8), np.zeros(number, int), ["one"])
         assert _match_published(source, dataset).published == published
     assert _match_published(source, "").published == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "dataset"),
+    [
+        ("imagenet2012", 50_000, "imagenet"),
+        ("cifar10", 10_000, "cifar10"),
+        ("cifar100:3.0.2", 10_000, "cifar100"),
+        ("oxford_iiit_pet", 3669, "pets"),
+        ("oxford_flowers102", 6149, "flowers102"),
+        ("mnist", 10_000, ""),
+    ],
+)
+def test_data_sets_of_tfds_are_put_beside_their_own_published_results(
+    name: str, count: int, dataset: str, monkeypatch
+):
+    whole = sources.arrays(np.zeros((count, 1, 1), np.uint8), np.zeros(count, int), ["one"])
+    monkeypatch.setattr(sources, "tfds", lambda *_: whole)
+    assert find_test_set(f"tfds:{name}:test", 10).published == dataset
 
 
 def test_a_central_crop_does_not_see_the_border(tmp_path: Path):

@@ -11,6 +11,7 @@ pytest.importorskip("tensorflow")
 pytest.importorskip("matplotlib")
 
 from keras_vit.data import sources  # noqa: E402
+from keras_vit.evaluate import plots  # noqa: E402
 from keras_vit.evaluate.accuracy import Answers  # noqa: E402
 from keras_vit.evaluate.scorecard import (  # noqa: E402
     class_table,
@@ -59,14 +60,17 @@ def test_the_table_of_classes_says_what_is_found_and_what_is_mixed_up():
 
 
 def test_of_many_classes_the_table_has_those_found_least():
-    labels = np.arange(130)
-    names = [f"name {number}" for number in labels]
-    source = sources.arrays(np.zeros((130, 2, 2), np.uint8), labels, names)
-    answers = np.where(labels == 77, 0, labels)
+    """A class without images has no recall, so it is not one of them."""
+    labels = np.arange(20, 130)
+    names = [f"name {number}" for number in range(130)]
+    source = sources.arrays(np.zeros((110, 2, 2), np.uint8), labels, names)
+    answers = np.where(labels == 77, 20, labels)
     text = class_table(made_of(source, labels, answers))
     assert text.startswith("The 100 of 130 classes with the lowest recall.")
-    assert text.splitlines()[4].startswith("| 77 | name 77 | 1 | 0.0% | none | name 0 (1)")
-    assert len(text.splitlines()) == 2 + 2 + 100
+    rows = text.splitlines()[4:]
+    assert rows[0].startswith("| 77 | name 77 | 1 | 0.0% | none | name 20 (1)")
+    assert len(rows) == 100
+    assert all(int(row.split(" | ")[2]) == 1 for row in rows)
 
 
 def test_the_headline_has_wilson_s_interval():
@@ -98,3 +102,19 @@ def test_without_mistakes_there_is_no_picture_of_them(tmp_path: Path):
     assert write_pictures(card_of([0, 1], [1, 1]), tmp_path) == ["confusion.png", "errors.png"]
     assert write_pictures(card_of([0, 1], [0, 1]), tmp_path) == ["confusion.png"]
     assert {path.name for path in tmp_path.iterdir()} == {"confusion.png"}
+
+
+def test_the_errors_are_drawn_with_their_own_images(tmp_path: Path, monkeypatch):
+    """Also behind an image that cannot be read, which has no row."""
+    drawn = []
+    monkeypatch.setattr(plots, "draw_confusion", lambda *_: None)
+    monkeypatch.setattr(plots, "draw_mistakes", lambda *given: drawn.append(given))
+    images = np.arange(5, dtype=np.uint8)[:, None, None, None] * np.ones((4, 4, 3), np.uint8)
+    source = sources.arrays(images, np.array([0, 0, 1, 2, 2]), NAMES)
+    whole = made_of(source, [0, 1, 2, 2], [0, 0, 0, 2], [0.5, 0.75, 1.0, 0.5])
+    card = replace(whole, indices=np.array([0, 2, 3, 4]))
+    write_pictures(card, tmp_path)
+    path, shown, *columns = drawn[0]
+    assert path == tmp_path / "errors.png"
+    assert [image.max() for image in shown] == [3, 2]
+    assert columns == [[2, 1], [0, 0], [1.0, 0.75], tuple(NAMES)]

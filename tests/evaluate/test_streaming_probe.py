@@ -2,6 +2,7 @@
 not grow.
 """
 
+import inspect
 import json
 import logging
 import os
@@ -92,6 +93,12 @@ def test_heads_that_are_trained_together_do_not_know_of_each_other():
     for regularization, found in zip((1e4, 1e2, 1.0), together, strict=True):
         (alone,) = module._fit_all(examples, rows, (regularization,), **options)
         np.testing.assert_allclose(found.kernel, alone.kernel, rtol=1e-3, atol=1e-6)
+
+
+def test_by_default_there_are_about_as_many_steps_as_in_the_evaluation_of_dinov2():
+    """There, 10 epochs of 1250 steps."""
+    default = inspect.signature(streaming_probe).parameters["num_steps"].default
+    assert default == pytest.approx(10 * 1250, rel=0.25)
 
 
 def test_a_run_is_that_of_its_seed(monkeypatch):

@@ -280,10 +280,12 @@ def test_other_data_are_not_taken_for_finished(tmp_path):
 
 
 def test_a_replaced_image_makes_other_data(tmp_path):
-    touch(tmp_path / "pets", cat=5, dog=5)
-    (job,) = jobs([f"folder:{tmp_path}/pets"])
-    (tmp_path / "pets" / "cat" / "0003.png").write_bytes(b"another image of the same name")
-    assert jobs([f"folder:{tmp_path}/pets"])[0].data != job.data
+    for part in ("train", "test"):
+        touch(tmp_path / "pets" / part, cat=5, dog=5)
+    for part in ("train", "test"):
+        (job,) = jobs([f"folder:{tmp_path}/pets"])
+        (tmp_path / "pets" / part / "cat" / "0003.png").write_bytes(b"another of the same name")
+        assert jobs([f"folder:{tmp_path}/pets"])[0].data != job.data
 
 
 def test_a_run_without_any_result_does_not_take_the_folder(tmp_path):
@@ -320,10 +322,13 @@ def test_what_is_fetched_by_hand_is_said_before_anything_runs(tmp_path, capsys):
     assert "manual download needed: Resisc45, Retinopathy\n" in words
 
 
-def test_where_files_lie_they_are_tried(tmp_path):
+def test_where_files_lie_they_are_tried(tmp_path, monkeypatch):
     assert "NWPU-RESISC45" in jobs(["resisc45"], tmp_path)[0].by_hand
     (tmp_path / "downloads" / "manual" / "NWPU-RESISC45").mkdir(parents=True)
     assert jobs(["resisc45"], tmp_path)[0].by_hand == ""
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    assert jobs(["resisc45"])[0].by_hand == ""
+    assert "NWPU-RESISC45" in jobs(["resisc45"], tmp_path / "other")[0].by_hand
 
 
 def test_data_that_cannot_be_had_stop_everything_before_it_begins(tmp_path):
@@ -454,6 +459,18 @@ def write(workdir: Path, *results: Result, **options) -> str:
         (workdir / result.task).mkdir(parents=True)
         write_result(workdir / result.task, result)
     return write_report(workdir, title="ViT_L16", facts=PLAN, **options).read_text()
+
+
+@pytest.mark.parametrize(("part", "whole"), [("test", 1000), ("validation", 800)])
+def test_only_tasks_with_fewer_training_images_than_vtab_s_are_named(
+    drawn, tmp_path, part: str, whole: int
+):
+    page = write(
+        tmp_path,
+        result_of("pets", 50.0, measured_on=part, learned_from=whole),
+        result_of("own_a", 50.0, measured_on=part, learned_from=whole - 1),
+    )
+    assert f"Some folders have fewer training images: own_a from {whole - 1}." in page
 
 
 def test_the_tables_have_a_row_for_each_task(tmp_path):
