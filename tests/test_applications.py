@@ -201,6 +201,15 @@ def test_preprocessing_inside_equals_preprocessing_outside(tmp_path):
 
 
 @pytest.mark.once
+def test_an_input_shape_must_be_that_of_the_input_tensor(tiny_vit):
+    build = keras_vit.application(tiny_vit)
+    options = {"weights": None, "input_tensor": keras.Input((32, 48, 3))}
+    assert build(**options, input_shape=(32, 48, 3)).input_shape == (None, 32, 48, 3)
+    with pytest.raises(ValueError, match=r"agree with `input_shape`.*input_shape=\(48, 32, 3\)"):
+        build(**options, input_shape=(48, 32, 3))
+
+
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -299,6 +308,36 @@ def test_open_sizes_keep_the_table_of_the_checkpoint(tmp_path):
         np.testing.assert_allclose(
             keras.ops.convert_to_numpy(open_(x)), keras.ops.convert_to_numpy(fixed(x)), atol=1e-5
         )
+
+
+@pytest.mark.parametrize("size", [(16, 64), (None, None)])
+def test_a_table_of_a_rectangle_has_the_grid_that_the_user_states(size, tiny_vit, tmp_path):
+    """Published files do not contain it, and 16 positions could be those of a square."""
+    arrays = layouts.to_published(checkpoint(tiny_vit, image_size=(16, 64), classes=5))
+    np.savez(tmp_path / "file.npz", **arrays)
+    build = keras_vit.application(tiny_vit)
+    model = build(
+        weights=tmp_path / "file.npz", classes=5, input_shape=(*size, 3), checkpoint_grid=(2, 8)
+    )
+    layer = model.get_layer("posembed_input")
+    assert layer.grid == (2, 8)
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(layer.pos_embedding),
+        arrays["Transformer/posembed_input/pos_embedding"],
+    )
+
+
+@pytest.mark.once
+def test_a_norm_after_the_pooling_is_left_out_with_the_pooling(tiny_vit, tmp_path):
+    row = replace(tiny_vit, classifier="gap", norm_after_pooling=True)
+    build = keras_vit.application(row)
+    model = build(weights=None, input_shape=(32, 32, 3), classes=5, head_bias=1.0)
+    keras_vit.save_checkpoint(model, tmp_path / "file.npz")
+    tokens = build(weights=tmp_path / "file.npz", include_top=False, input_shape=(32, 32, 3))
+    assert tokens.output_shape == (None, 16, 16)
+    images = np.random.default_rng(0).uniform(-1, 1, (1, 32, 32, 3)).astype("float32")
+    last = keras.Model(model.input, model.get_layer("encoderblock_1").output)
+    np.testing.assert_array_equal(last(images), tokens(images))
 
 
 def test_a_tanh_layer_of_the_checkpoint_is_built(tmp_path):

@@ -223,13 +223,15 @@ def test_macs_without_a_head_equal_the_stated_figures(name, size, giga):
     )
 
 
-def test_macs_of_one_block_by_hand():
-    tiny = replace(VIT_VARIANTS["ViT_Ti16"], width=4, mlp_dim=6, num_heads=2, patch_size=2)
-    # Two patches and a class token: per block 3 * (4 * 16 + 2 * 24) + 2 * 9 * 4.
+@pytest.mark.parametrize(("mlp", "kernels"), [("gelu", 2), ("swiglu", 3)])
+def test_macs_of_one_block_by_hand(mlp, kernels):
+    tiny = replace(VIT_VARIANTS["ViT_Ti16"], width=4, mlp_dim=6, num_heads=2, patch_size=2, mlp=mlp)
+    # Two patches and a class token: four projections of 4 x 4, an MLP of kernels of 4 x 6, scores
+    # and sums over three tokens.
     per_block = cost.macs(replace(tiny, depth=3), (2, 4)) - cost.macs(
         replace(tiny, depth=2), (2, 4)
     )
-    assert per_block == 408
+    assert per_block == 3 * (4 * 16 + kernels * 24) + 2 * 9 * 4
 
 
 def test_macs_of_the_embedding_and_the_head_by_hand():
@@ -462,6 +464,9 @@ def test_activation_peak_of_few_tokens_is_the_mlp():
     row = VIT_VARIANTS["ViT_B32"]
     assert cost.activation_bytes(row) == 4 * 50 * (768 + 4 * 3072)
     assert cost.activation_bytes(replace(row, gelu="exact")) == 4 * 50 * (768 + 3 * 3072)
+    # With a gate: the gate, its sigmoid, the product of both, and what that multiplies. The input is
+    # still needed.
+    assert cost.activation_bytes(replace(row, mlp="swiglu")) == 4 * 50 * (2 * 768 + 4 * 3072)
 
 
 @pytest.mark.parametrize(("dtype", "itemsize"), [("float32", 4), ("bfloat16", 2), ("float64", 8)])
@@ -497,6 +502,17 @@ def test_training_keeps_what_every_block_needs():
     # scores twice.
     assert two - one == 4 * (197 * (2 * 3 + 1 + 3 + 1 + 1) * 768 + 197 * 6 * 3072 + 2 * 12 * 197**2)
     assert cost.activation_bytes(row, training=True) > 12 * (two - one)
+
+
+def test_training_keeps_what_a_unit_of_a_resnet_needs():
+    row = RESNET_VARIANTS["ResNet50x1"]
+    root, unit = (
+        cost.activation_bytes(replace(row, units=units), training=True) for units in ((), (1,))
+    )
+    # The inputs of three convolutions, 64 channels each; two tensors for each norm, also that of the
+    # projection; a byte for each input of a ReLU.
+    outputs = 64 + 64 + 256
+    assert unit - root == 56 * 56 * (4 * 3 * 64 + 4 * 2 * (outputs + 256) + outputs)
 
 
 def test_half_precision_keeps_norms_and_softmax_in_float32():

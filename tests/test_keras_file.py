@@ -242,6 +242,19 @@ def test_scaling_outside_the_graph_as_kerashub_keeps_it(scale, offset):
     np.testing.assert_allclose(found(levels), expected, atol=1e-5)
 
 
+def test_a_loaded_classifier_of_kerashub_keeps_its_scaling(tmp_path, monkeypatch):
+    """KerasHub's classifiers are functional models with an attribute `preprocessor`."""
+    path = saved(small(), tmp_path)
+    model = keras.models.load_model(path)
+    converter = SimpleNamespace(scale=1 / 255, offset=None, image_size=SHAPE[:2])
+    model.preprocessor = SimpleNamespace(image_converter=converter)
+    monkeypatch.setattr(keras.models, "load_model", lambda path, compile: model)
+    levels = np.random.default_rng(0).uniform(0, 255, (2, *SHAPE)).astype("float32")
+    found = load(path)
+    assert pixels_of(found).range == [0, 255]
+    np.testing.assert_allclose(found(levels), model(levels / np.float32(255)), atol=1e-6)
+
+
 # --- twelve models, four commands
 # ------------------------------------------------------------------------------------
 

@@ -123,12 +123,34 @@ def test_what_it_cannot_do_is_left_to_the_plain_block(options):
     assert not halves.fits(_block(**options))
 
 
-def test_adapters_are_left_to_the_plain_block():
+@pytest.mark.parametrize("change", ["adapter", "int8"])
+@pytest.mark.parametrize("part", ["attention.query", "mlp.dense_1"])
+def test_adapters_and_quantized_layers_are_left_to_the_plain_block(part, change):
     from keras_vit.kernels.tensorflow import halves
 
     block = _block()
-    block.attention.query.enable_lora(2)
+    half, name = part.split(".")
+    dense = getattr(getattr(block, half), name)
+    if change == "adapter":
+        dense.enable_lora(2)
+    else:
+        dense.quantize("int8")
     assert not halves.fits(block)
+
+
+def test_probabilities_are_computed_for_one_chunk_of_queries_at_a_time(monkeypatch):
+    """Those of all queries together would take the memory that `query_chunk` saves."""
+    import tensorflow as tf
+
+    from keras_vit.kernels.tensorflow import halves
+
+    block, softmax, chunks = _block(query_chunk=3), tf.nn.softmax, []
+    assert halves.fits(block)
+    monkeypatch.setattr(
+        tf.nn, "softmax", lambda logits: chunks.append(logits.shape[-2]) or softmax(logits)
+    )
+    block(tf.ones((2, 7, 24)), training=True)
+    assert chunks == [3, 3, 1]
 
 
 if __name__ == "__main__":

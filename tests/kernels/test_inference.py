@@ -141,6 +141,16 @@ def test_in_training_a_norm_that_is_frozen_still_has_a_gradient(uses):
     assert np.abs(keras.ops.convert_to_numpy(norm.gamma) - before).max() > 1e-3
 
 
+def test_in_front_of_a_quantized_layer_it_is_plain(uses):
+    """Its last bits decide how the layer rounds: `predict` must give what a call gives."""
+    model, x = _model(), _tokens(4, 5)
+    model.layers[-1].quantize("int8")
+    uses.clear()
+    found = model.predict_on_batch(x)
+    assert not any(uses)
+    np.testing.assert_array_equal(found, keras.ops.convert_to_numpy(model(x)))
+
+
 @pytest.mark.parametrize("fault", ["is not there", "is wrong"])
 def test_an_operation_that_is_missing_or_wrong_is_not_used(monkeypatch, fault):
     def operation(x, gamma, beta, epsilon):

@@ -264,6 +264,8 @@ def test_options_reach_both_halves():
             0.0,
         )
         assert (half.norm_epsilon, half.gelu) == (1e-6, "tanh")
+    again = AxialTransformerBlock.from_config(block.get_config())
+    assert (again.dropout_rate, again.attention_dropout_rate) == (0.1, 0.2)
 
 
 # The unit.

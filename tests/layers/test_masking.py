@@ -91,6 +91,14 @@ def test_the_layers_can_be_saved_and_computed_in_half_precision(tmp_path):
     assert half.mask.dtype == "float32"
 
 
+@pytest.mark.once
+def test_the_mask_token_starts_with_deviation_002():
+    """As in the authors' code: `torch.nn.init.normal_(self.mask_token, std=.02)`."""
+    layer = RestoreTokens(1)
+    layer.build((None, 4, 20_000), (None, 9))
+    assert np.std(keras.ops.convert_to_numpy(layer.mask)) == pytest.approx(0.02, rel=0.03)
+
+
 def test_what_cannot_be_hidden_is_refused():
     for share in (0, 1, -0.5):
         with pytest.raises(ValueError, match=f"between 0 and 1. Received: {share}"):

@@ -43,12 +43,21 @@ def test_norm_is_what_its_formula_says(training, offset):
     np.testing.assert_allclose(found, _witness(x, gamma, beta, 1e-6), atol=1e-6 + 1e-6 * offset)
 
 
-def test_epsilon_is_in_the_square_root():
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-3])
+def test_epsilon_is_in_the_square_root(epsilon, training):
     x = np.array([[1e-3, -1e-3]], "float32")
-    expected = 1e-3 / np.sqrt(1e-6 + 1e-6)
-    np.testing.assert_allclose(
-        keras.ops.convert_to_numpy(LayerNorm(1e-6)(x)), [[expected, -expected]], rtol=1e-5
-    )
+    expected = 1e-3 / np.sqrt(1e-6 + epsilon)
+    found = keras.ops.convert_to_numpy(LayerNorm(epsilon)(x, training=training))
+    np.testing.assert_allclose(found, [[expected, -expected]], rtol=1e-5)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("epsilon", [0, -1e-6, 1.5, float("nan"), "1e-6", None])
+def test_an_epsilon_must_be_a_small_number_above_0(epsilon):
+    for make in (LayerNorm, functools.partial(GroupNorm, 2)):
+        with pytest.raises(ValueError, match=f"above 0 and at most 1. Received: {epsilon!r}"):
+            make(epsilon=epsilon)
 
 
 @pytest.mark.parametrize("training", [False, True])

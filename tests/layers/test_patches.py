@@ -91,11 +91,15 @@ def test_images_need_four_axes():
         PatchEmbedding(16, 5)(np.zeros((32, 32, 3)))
 
 
-def test_padding_promises_what_every_layer_promises(tmp_path):
-    def make(**kwargs):
-        return PadToPatches(8, **kwargs)
-
-    check_layer(make, (2, 17, 16, 3), output_shape=(2, 24, 16, 3), num_weights=0, tmp_path=tmp_path)
+@pytest.mark.parametrize(("num_halvings", "rows"), [(0, 20), (2, 29)])
+def test_padding_promises_what_every_layer_promises(num_halvings, rows, tmp_path):
+    check_layer(
+        lambda **kwargs: PadToPatches(4, num_halvings, **kwargs),
+        (2, 17, 16, 3),
+        output_shape=(2, rows, 16, 3),
+        num_weights=0,
+        tmp_path=tmp_path,
+    )
 
 
 @pytest.mark.parametrize("num_halvings", [0, 2])

@@ -45,9 +45,10 @@ def test_attention_pooling_ignores_the_order_of_tokens():
     )
 
 
-def test_the_class_token_must_exist():
+@pytest.mark.parametrize("mode", ["token", "token_avg"])
+def test_the_class_token_must_exist(mode):
     with pytest.raises(ValueError, match="needs a class token"):
-        TokenPooling("token", 0)
+        TokenPooling(mode, 0)
 
 
 def test_an_unknown_mode_lists_the_valid_ones():

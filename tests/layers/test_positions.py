@@ -24,7 +24,9 @@ def test_positions_keep_the_layer_contract(kind, num_weights, tmp_path):
 @pytest.mark.parametrize("kind", ["learned_1d", "learned_2d"])
 def test_positions_at_another_size_keep_the_layer_contract(kind, tmp_path):
     check_layer(
-        lambda **kwargs: AddPositionEmbs((2, 3), 1, kind=kind, **kwargs),
+        lambda **kwargs: AddPositionEmbs(
+            (2, 3), 1, kind=kind, interpolation="bilinear_half_pixel", **kwargs
+        ),
         (2, 21, 8),
         (2, 4, 5, 8),
         output_shape=(2, 21, 8),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit import kernels
 from keras_vit.kernels import gelu
 from keras_vit.layers.quantized import is_reproducible
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
@@ -105,6 +106,51 @@ def test_what_a_quantized_layer_rounds_has_the_same_bits_in_a_graph_and_without(
     kept = gelu(x, form, reproducible=True)
     np.testing.assert_allclose(kept, gelu(x, form), atol=1e-6)
     np.testing.assert_array_equal(tf.function(lambda y: gelu(y, form, reproducible=True))(x), kept)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("mode", [None, "int8"])
+def test_the_gelu_in_front_of_a_quantized_layer_is_reproducible(mode: str | None, monkeypatch):
+    layer, asked = keras_vit.layers.MlpBlock(12, gelu="tanh"), []
+    layer.build((None, 5, 8))
+    if mode is not None:
+        layer.dense_1.quantize(mode)
+    monkeypatch.setattr(
+        kernels,
+        "gelu",
+        lambda x, form, *, training, reproducible: asked.append(reproducible) or x,
+    )
+    layer(RNG.standard_normal((2, 5, 8)).astype("float32"))
+    assert asked == [mode is not None]
+
+
+UNIT = {"norm_epsilon": 1e-6, "std_epsilon": 1e-5, "variance_epsilon": 0.0}
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: keras_vit.layers.SwiGluBlock(12), (5, 8)),
+        (lambda: keras_vit.layers.AttentionPooling(2, 12, norm_epsilon=1e-6, gelu="tanh"), (5, 8)),
+        (lambda: keras_vit.layers.AxialUnit(32, strides=1, **UNIT), (2, 3, 128)),
+    ],
+    ids=["gated MLP", "attention pooling", "axial unit"],
+)
+def test_a_quantized_layer_is_the_same_once_it_was_saved(make, shape, tmp_path: Path):
+    tokens = keras.Input(shape)
+    model = keras.Model(tokens, make()(tokens))
+    x = RNG.standard_normal((2, *shape)).astype("float32")
+    for weight in model.weights:
+        weight.assign(RNG.normal(weight.path.endswith("gamma"), 0.3, weight.shape))
+    quantize(model, "int8")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    types = [weight.dtype for weight in loaded.weights]
+    assert types == [weight.dtype for weight in model.weights] and "int8" in types
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(loaded(x)), keras.ops.convert_to_numpy(model(x))
+    )
 
 
 @pytest.mark.tensorflow

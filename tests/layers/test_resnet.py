@@ -122,14 +122,25 @@ def test_stem_unit_ends_with_relu_and_bit_unit_does_not():
     assert keras.ops.convert_to_numpy(BiTUnit(32, strides=1, **BIT)(x)).min() < 0
 
 
-def test_kernels_are_standardized_in_float32_under_mixed_precision():
-    layer = StdConv2D(4, 3, dtype="mixed_float16", std_epsilon=1e-5, variance_epsilon=0.0)
+@pytest.mark.parametrize(
+    ("mean", "deviation"),
+    [(0, 1e-5), (1, 1e-3)],
+    ids=["squares that vanish in float16", "differences that float16 rounds away"],
+)
+def test_kernels_are_standardized_in_float32_under_mixed_precision(mean, deviation):
+    layer = StdConv2D(4, 3, dtype="mixed_float16", **CONV)
     layer.build((None, 5, 5, 2))
-    # squares vanish in float16
-    layer.kernel.assign(1e-5 * np.random.default_rng(0).standard_normal((3, 3, 2, 4)))
-    output = keras.ops.convert_to_numpy(layer(np.ones((1, 5, 5, 2), "float16")))
-    assert np.isfinite(output).all()
-    assert output.any()
+    rng = np.random.default_rng(0)
+    kernel = (mean + deviation * rng.standard_normal((3, 3, 2, 4))).astype("float32")
+    layer.kernel.assign(kernel)
+    x = rng.standard_normal((1, 5, 5, 2)).astype("float16")
+    kernel = kernel.astype("float64")
+    standard = (kernel - kernel.mean((0, 1, 2))) / (kernel.std((0, 1, 2)) + CONV["std_epsilon"])
+    expected = keras.ops.conv(x.astype("float32"), standard.astype("float32"), padding="same")
+    expected = keras.ops.convert_to_numpy(expected)
+    found = keras.ops.convert_to_numpy(layer(x))
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found, expected, atol=2e-3 * np.abs(expected).max())
 
 
 def test_an_unknown_padding_lists_the_valid_ones():

@@ -12,6 +12,7 @@ from warm import HUNG_SECONDS
 from keras_vit.layers import (
     MlpBlock,
     MultiHeadDotProductAttention,
+    RotaryPositions,
     SwiGluBlock,
     TransformerBlock,
 )
@@ -203,6 +204,31 @@ def test_a_block_with_layer_scale_of_ones_is_a_plain_block():
     np.testing.assert_array_equal(keras.ops.convert_to_numpy(scaled(x)), x)
 
 
+@pytest.mark.parametrize(
+    ("options", "is_rotated"),
+    [
+        ({"norm_epsilon": 0.1}, False),
+        ({}, True),
+        ({"norm_epsilon": 0.1, "attention_bias": "no_key", "mlp": "swiglu"}, True),
+    ],
+    ids=str,
+)
+def test_a_block_without_dropout_is_the_same_in_training_and_in_inference(options, is_rotated):
+    """Each has kernels of its own, which must get the constants and the rotation."""
+    block = TransformerBlock(2, 12, **{**CONSTANTS, **options})
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 5, 8)).astype("float32")
+    rotation = RotaryPositions(4, 1)(np.zeros((1, 2, 2, 1), "float32")) if is_rotated else None
+    block(x)
+    for weight in block.weights:
+        weight.assign(0.5 * rng.standard_normal(weight.shape))
+    found, expected = (
+        keras.ops.convert_to_numpy(block(x, rotation=rotation, training=training))
+        for training in (True, False)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_attention_scores_are_those_that_the_block_uses():
     block = TransformerBlock(2, 12, **CONSTANTS)
     x = keras.random.normal((2, 5, 8))
@@ -309,6 +335,13 @@ def test_glorot_fans_are_those_of_the_flat_matrix():
     assert np.std(keras.ops.convert_to_numpy(block.mlp.dense_0.bias)) == pytest.approx(
         1e-6, rel=0.1
     )
+
+
+def test_relative_embeddings_start_with_deviation_002():
+    layer = MultiHeadDotProductAttention(2, relative_positions=500)
+    layer.build((None, 500, 64))
+    table = keras.ops.convert_to_numpy(layer.relative_embedding)
+    assert np.std(table) == pytest.approx(0.02, rel=0.02)
 
 
 @pytest.fixture

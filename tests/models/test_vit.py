@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from synthetic_checkpoint import reference_cases
 
-from keras_vit.layers import AxialTransformerBlock
+from keras_vit.layers import AxialTransformerBlock, LayerNorm, MlpBlock
 from keras_vit.models import embed_patches, encode_tokens, vision_transformer
+from keras_vit.models.ends import pre_logits
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 
 
@@ -129,6 +130,59 @@ def test_a_distillation_token_may_have_no_head_of_its_own(tiny_vit):
     assert model.layers[-1].input is model.get_layer("pooled").output
 
 
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_a_distilled_model_gives_the_softmax_of_the_mean_of_both_heads(policy, tiny_vit):
+    """Each head reads its own token, and no score is rounded to 16 bits."""
+    keras.config.set_dtype_policy(policy)
+    model = vision_transformer(
+        replace(tiny_vit, distilled=True),
+        keras.Input((32, 32, 3)),
+        classes=3,
+        classifier_activation="softmax",
+    )
+    _randomize(model, scale=0.5)
+    names = {"pooled": "predictions", "pooled_distillation": "predictions_distilled"}
+    vectors = [model.get_layer(name).output for name in names]
+    *vectors, found = (
+        keras.ops.convert_to_numpy(keras.ops.cast(output, "float32"))
+        for output in keras.Model(model.input, [*vectors, model.output])(_images(2, 32, 32, 3))
+    )
+    heads = [model.get_layer(name) for name in names.values()]
+    logits = [
+        x @ keras.ops.convert_to_numpy(head.kernel) + keras.ops.convert_to_numpy(head.bias)
+        for x, head in zip(vectors, heads, strict=True)
+    ]
+    exponents = np.exp(np.mean(logits, axis=0))
+    expected = exponents / exponents.sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+@pytest.mark.once
+def test_the_tanh_layer_of_pre_training_starts_with_unit_gain():
+    """As flax's `nn.Dense`. In front of a head of zeros, zeros would never receive a gradient."""
+    features = keras.Input((400,))
+    layer = keras.Model(features, pre_logits(features, 100)).layers[-1]
+    kernel = keras.ops.convert_to_numpy(layer.kernel)
+    assert np.std(kernel) == pytest.approx(400**-0.5, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("fields", "classifier", "num_norms"),
+    [({"norm_before_blocks": True}, "map", 5), ({"norm_after_pooling": True}, "gap", 3)],
+    ids=str,
+)
+def test_norm_epsilon_and_gelu_reach_all_layers(fields, classifier, num_norms, tiny_vit):
+    row = replace(tiny_vit, depth=1, **fields)
+    options = {"norm_epsilon": 0.01, "gelu": "exact"}
+    model = vision_transformer(
+        row, keras.Input((32, 32, 3)), classes=3, classifier=classifier, **options
+    )
+    layers = list(model._flatten_layers())
+    epsilons = [layer.epsilon for layer in layers if isinstance(layer, LayerNorm)]
+    assert epsilons == [0.01] * num_norms
+    assert {layer.gelu for layer in layers if isinstance(layer, MlpBlock)} == {"exact"}
+
+
 def test_stochastic_depth_grows_linearly(tiny_vit):
     model = vision_transformer(
         replace(tiny_vit, depth=5), keras.Input((32, 32, 3)), stochastic_depth_rate=0.2
@@ -195,6 +249,11 @@ def test_options_that_contradict_are_errors(options, message, tiny_vit):
     [
         ({"axial": True, "layer_scale": True}, {}, "axial attention.* not support layer_scale"),
         ({"axial": True, "num_registers": 2}, {}, "does not support num_registers"),
+        ({"axial": True, "mlp": "swiglu"}, {}, "does not support mlp"),
+        ({"axial": True, "distilled": True}, {}, "does not support distilled"),
+        ({"axial": True, "attention_bias": "none"}, {}, "does not support attention_bias"),
+        ({"axial": True, "rotary": True}, {}, "does not support rotary"),
+        ({"axial": True}, {"query_chunk": 4}, "does not support `query_chunk`"),
         ({"rotary": True}, {"position_embedding": "sincos2d"}, "has rotary positions"),
         ({"num_registers": 2}, {"position_placement": "shared"}, "tokens without a position"),
         ({"class_position": False}, {"position_placement": "every_layer"}, 'Use "stem"'),

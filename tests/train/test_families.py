@@ -35,6 +35,20 @@ def test_a_head_is_found_and_replaced_and_the_trunk_stays(name):
     np.testing.assert_allclose(scores, 0.2)  # both heads of a distilled DeiT are new
 
 
+def test_both_heads_of_a_distilled_deit_are_found_and_replaced():
+    model = build("DeiT_B16_distilled", input_shape=(32, 32, 3))
+    assert heads.head_of(model).name == "predictions"
+    features = keras.Model(model.input, heads.strip_head(model))
+    assert features.layers[-1].name == "pooled"
+    copy = keras_vit.replace_head(model, classes=5)
+    for name, token in (
+        ("predictions", "pooled"),
+        ("predictions_distilled", "pooled_distillation"),
+    ):
+        assert copy.get_layer(name).units == 5
+        assert copy.get_layer(name).input is model.get_layer(token).output
+
+
 @pytest.mark.parametrize("name", ["MAE_B16", "DeiT3_B16", "DINOv2_g14_reg4", "DINOv3_S16plus"])
 @pytest.mark.sampled(2)
 def test_a_trunk_changes_its_size_by_the_rule_of_its_row(name):
