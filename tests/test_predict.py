@@ -256,3 +256,22 @@ def test_names_of_one_s_own_take_the_place_of_numbers_and_of_imagenet_s(photo: P
         .name
         == "class 0"
     )
+
+
+def test_photos_that_cannot_be_read_are_counted_and_named_with_their_reasons(capsys):
+    guesses = [predict.Guess(0.9, "tench", "n01440764")]
+    answers = [
+        predict.Answer(Path("a.jpg"), guesses, None),
+        predict.Answer(Path("b.jpg"), [], "it is empty"),
+        predict.Answer(Path("c.jpg"), [], "it is empty"),
+    ]
+    assert predict.tell(answers, "text") == 2
+    said = capsys.readouterr()
+    assert said.out.splitlines()[0] == "a.jpg" and "b.jpg" not in said.out
+    lines = said.err.splitlines()
+    assert lines[:3] == [
+        "cannot read b.jpg: it is empty",
+        "cannot read c.jpg: it is empty",
+        "1 of 3 photos were read",
+    ]
+    assert "b.jpg" in "".join(lines[3:]) and "it is empty" in "".join(lines[3:])

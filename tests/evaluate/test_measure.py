@@ -18,7 +18,13 @@ from keras_vit.data import sources  # noqa: E402
 from keras_vit.devices import DevicesConfig  # noqa: E402
 from keras_vit.evaluate.crop import choose_crop
 from keras_vit.evaluate.label_sets import LabelSets  # noqa: E402
-from keras_vit.evaluate.measure import _match_published, find_test_set, measure, published_rows  # noqa: E402
+from keras_vit.evaluate.measure import (
+    _match_published,
+    _shorten_names,
+    find_test_set,
+    measure,
+    published_rows,
+)  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 
@@ -333,3 +339,9 @@ def test_label_sets_are_measured_as_asked(tmp_path: Path, monkeypatch):
         named = seen.pop()
         assert named.pop("devices").num_replicas
         assert named == {**options, "strict": True, "prefix": prefix}
+
+
+def test_counts_of_zero_are_left_out_of_a_table_and_an_accuracy_of_zero_is_not():
+    numbers = {"real/accuracy": 0.0, "real/excluded": 0, "unreadable": 0}
+    assert _shorten_names(numbers) == {"accuracy": 0.0}
+    assert _shorten_names({**numbers, "unreadable": 2})["unreadable"] == 2

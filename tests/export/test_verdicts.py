@@ -114,10 +114,14 @@ def test_weights_beside_the_graph_count_too(tmp_path: Path):
     assert size_bytes(tmp_path / "model.xml") == 110
 
 
-def test_outputs_that_are_no_numbers_are_no_answer(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [("nan", "returns 22 NaN and 0 infinite outputs"), ("inf", "returns 0 NaN and 22 infinite")],
+)
+def test_outputs_that_are_no_numbers_are_no_answer(tmp_path: Path, value: str, said: str):
     """No comparison with NaN is true, so a difference above a tolerance is not seen."""
-    folder = _save(tmp_path / "model", lambda images: _sums(images) * float("nan"))
-    with pytest.raises(ValueError, match="returns 22 NaN"):
+    folder = _save(tmp_path / "model", lambda images: tf.abs(_sums(images)) + float(value))
+    with pytest.raises(ValueError, match=said):
         judge(folder, IMAGES, EXPECTED)
 
 

@@ -36,6 +36,7 @@ def messages():
         ("predict_uint8", "images", np.full((4, *SIZE, 3), 128, np.uint8)),
         ("serving_default", "image_bytes", [JPEG, b""]),
         ("x" * 300, "été", 1.0),
+        ("x" * 127, "y" * 128, 1.0),
     ],
 )
 def test_a_request_is_written_as_the_package_writes_it(messages, signature: str, name: str, value):

@@ -27,6 +27,14 @@ def test_output_shapes(name, options, shape, tiny_resnet):
     assert model(np.zeros((2, 31, 48, 3), "float32")).shape == shape
 
 
+@pytest.mark.once
+def test_each_stage_has_twice_the_channels_and_half_the_side_of_the_one_before():
+    row = replace(RESNET_VARIANTS["BiT_R50x1"], units=(1, 1, 1, 1))
+    model = resnet(row, keras.Input((64, 64, 3)))
+    shapes = [model.get_layer(f"block{stage}_unit1").output.shape[1:] for stage in (1, 2, 3, 4)]
+    assert shapes == [(16, 16, 256), (8, 8, 512), (4, 4, 1024), (2, 2, 2048)]
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.once)]

@@ -104,6 +104,13 @@ def test_skipped_names_are_neither_needed_nor_assigned(model):
         np.testing.assert_array_equal(after[name], before[name] if skipped else arrays[name])
 
 
+def test_a_pattern_skips_whole_names_only(model):
+    arrays = _random_state(model)
+    del arrays["predictions/bias"]
+    with pytest.raises(ValueError, match="predictions/bias"):
+        restore(model.layers, arrays, skip=("predictions",))
+
+
 def test_square_tables_are_resized_as_published(tiny_vit, model):
     large = vision_transformer(tiny_vit, keras.Input((48, 64, 3)), classes=5, representation_size=7)
     arrays = _random_state(model)
