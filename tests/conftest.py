@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 # All of this must be settled before Keras is imported for the first time.
 _HOME = Path(tempfile.mkdtemp(prefix="keras_vit_tests_"))
@@ -239,6 +240,19 @@ def tiny_vit() -> ViTVariant:
 def tiny_resnet() -> Callable[[ResNetVariant], ResNetVariant]:
     """Cuts a row down to one unit in each of two stages, keeping its kind and its constants."""
     return lambda row: replace(row, name="tiny", units=(1, 1))
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that would have been drawn; their files are empty."""
+    found: list[Any] = []
+
+    def keep(figure: Any, path: Path, **_: Any) -> None:
+        found.append(figure)
+        path.touch()
+
+    monkeypatch.setattr(pytest.importorskip("matplotlib.figure").Figure, "savefig", keep)
+    return found
 
 
 @pytest.fixture(scope="module")

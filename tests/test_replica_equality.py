@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import warm
@@ -40,6 +41,14 @@ def largest(model: str, *options: str) -> list[tuple[float, float]]:
     return found
 
 
+def printed_by(code: str) -> Any:
+    """The Python value in the last line that some code prints in a process of its own."""
+    command = [sys.executable, "-c", code]
+    done = warm.run(command, env=ENV, capture_output=True, text=True, timeout=HUNG_SECONDS)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return ast.literal_eval(done.stdout.splitlines()[-1])
+
+
 COMPARES = f"""
 import sys
 sys.path.insert(0, {str(SCRIPT.parent)!r})
@@ -58,15 +67,7 @@ print(script._compare("vit", OptimizerConfig(name="adam", learning_rate=1e-3), [
 
 def test_each_division_of_the_batch_is_compared_with_one_device():
     """A training of n replicas and m micro-batches is off by (n - 1) / 1000 + (m - 1) / 100000."""
-    done = warm.run(
-        [sys.executable, "-c", COMPARES],
-        env=ENV,
-        capture_output=True,
-        text=True,
-        timeout=HUNG_SECONDS,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    ((*_, steps, two, four, micro, between),) = ast.literal_eval(done.stdout.splitlines()[-1])
+    ((*_, steps, two, four, micro, between),) = printed_by(COMPARES)
     assert steps == "12"
     weights = [float(cell.split(", ")[1]) for cell in (two, four, micro, between)]
     assert weights == pytest.approx([1e-3, 3e-3, 1e-5, 0.99e-3], rel=0.06)
@@ -103,16 +104,8 @@ print(found)
 
 
 def test_each_training_divides_the_batch_as_its_column_says():
-    done = warm.run(
-        [sys.executable, "-c", TRAINS],
-        env=ENV,
-        capture_output=True,
-        text=True,
-        timeout=HUNG_SECONDS,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
     # (replicas, micro-batches) of one device and of the three columns
-    assert ast.literal_eval(done.stdout.splitlines()[-1]) == [(1, 1), (2, 1), (4, 1), (1, 2)]
+    assert printed_by(TRAINS) == [(1, 1), (2, 1), (4, 1), (1, 2)]
 
 
 @pytest.mark.parametrize(

@@ -286,7 +286,7 @@ def _make_record(
     size = image_size or model.input_shape[1:3]
     declared = {"pixels": pixels_of(model).range} if is_declared(model) else {}
     num_prefix = count_prefix_tokens(model)
-    # Version 0.1 left only the class token out of the mean.
+    # An earlier version left only the class token out of the mean.
     left_out = {"prefix_tokens": num_prefix} if layer == "patch_mean" and num_prefix > 1 else {}
     return {
         "model": model.name,

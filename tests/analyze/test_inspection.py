@@ -286,7 +286,7 @@ def test_only_scores_of_classes_are_answers(
 def test_a_model_is_given_the_declared_pixels_and_its_thousand_classes_have_names(
     images: Path, tmp_path: Path, subjects: list[Subject]
 ):
-    """Its graph does not tell what it takes. Red is class 281 of ImageNet, and green class 1."""
+    """The graph does not tell the range of the pixels. Red is class 281 of ImageNet, green is class 1."""
     pixels = keras.Input((32, 32, 3))
     head = keras.layers.Dense(1000, "softmax")
     model = keras.Model(pixels, head(keras.layers.GlobalAveragePooling2D()(pixels)))

@@ -152,8 +152,8 @@ def test_a_vit_has_attention_filters_and_positions(vit: keras.Model, tmp_path: P
 def test_the_cost_of_a_model_that_has_no_name_is_read_off_its_layers(
     tiny_vit: ViTVariant, mlp: str, matrices: int
 ):
-    """By hand: patches, two blocks, the head. The most memory is that of a softmax: tokens, the
-    shortcut, and the scores of two heads before and after.
+    """By hand: MACs of the patches, of two blocks and of the head. The softmax needs the most memory:
+    tokens, shortcut, and the scores of two heads before and after it.
     """
     images, tokens = keras.Input((256, 256, 3)), 1 + 32 * 32
     model = models.vision_transformer(replace(tiny_vit, mlp=mlp), images, classes=5)
@@ -252,8 +252,8 @@ def test_the_heads_of_one_photo_are_those_of_what_the_classifier_reads(
     changes: dict,
     num_prefix: int,
 ):
-    """If it reads the class token, the row of that; else the mean of what the patches receive from
-    patches, whose sum is 1 without other tokens.
+    """A classifier that reads the class token has the row of that token. Another one has the mean of
+    what the patches receive from patches; without other tokens its sum is 1.
     """
     model = models.vision_transformer(
         replace(tiny_vit, **changes), keras.Input((32, 48, 3)), classes=5, classifier=classifier

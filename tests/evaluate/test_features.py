@@ -122,7 +122,7 @@ def test_only_patches_are_in_their_mean_for_every_family(
 
 
 def test_a_stored_mean_of_the_patches_that_contains_registers_is_not_used(source, tmp_path: Path):
-    """Version 0.1 left only the class token out of it, and recorded no number of tokens."""
+    """An earlier version left only the class token out of it, and recorded no number of tokens."""
     model = tiny_families.build("DINOv3_S16plus", input_shape=(32, 32, 3))
     extract(model, source, layer="patch_mean", output=tmp_path)
     described = json.loads((tmp_path / "features.json").read_text())

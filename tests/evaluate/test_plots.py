@@ -2,7 +2,6 @@
 
 import sys
 import warnings
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ Image = pytest.importorskip("PIL.Image")
 
 from matplotlib.figure import Figure  # noqa: E402
 
-from keras_vit.evaluate import plots  # noqa: E402
 from keras_vit.evaluate.plots import draw_calibration, draw_confusion, draw_mistakes  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
@@ -25,20 +23,6 @@ ODD = ["-v café", "🐱", "猫 cat", "a_{$x$}^2", "x" * 200, "line\nbreak", "\\
 def pixels(path: Path) -> np.ndarray:
     with Image.open(path) as picture:
         return np.asarray(picture.convert("RGB")).astype(int)
-
-
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """Figures that are not saved."""
-    figures = []
-
-    @contextmanager
-    def kept(path: Path, width: float, height: float, *, plain: bool = False):
-        figures.append(Figure(figsize=(width, height), layout="constrained"))
-        yield figures[-1]
-
-    monkeypatch.setattr(plots, "picture", kept)
-    return figures
 
 
 @pytest.mark.parametrize("num_classes", [2, 60, 150])
@@ -73,9 +57,9 @@ def test_a_class_without_images_is_an_empty_row(tmp_path: Path):
     assert pixels(tmp_path / "c.png").shape[0] > 300
 
 
-def test_a_confusion_is_colored_by_the_share_of_the_true_class(drawn: list[Figure]):
+def test_a_confusion_is_colored_by_the_share_of_the_true_class(figures: list[Figure]):
     draw_confusion(Path("c.png"), np.array([[3, 1], [0, 2]]), ["cat", "dog"])
-    axes, bar = drawn[0].axes
+    axes, bar = figures[0].axes
     np.testing.assert_allclose(axes.images[0].get_array(), [[0.75, 0.25], [0, 1]])
     counts = {text.get_position(): text.get_text() for text in axes.texts}
     assert counts == {(0, 0): "3", (1, 0): "1", (1, 1): "2"}
@@ -83,15 +67,15 @@ def test_a_confusion_is_colored_by_the_share_of_the_true_class(drawn: list[Figur
     assert bar.get_ylabel() == "share of the images of the true class"
 
 
-def test_an_error_is_drawn_with_what_was_predicted_and_what_is_true(drawn: list[Figure]):
+def test_an_error_is_drawn_with_what_was_predicted_and_what_is_true(figures: list[Figure]):
     draw_mistakes(Path("m.png"), [np.zeros((4, 4, 3), np.uint8)], [0], [1], [0.9], ["cat", "dog"])
-    assert drawn[0].axes[0].get_title() == "predicted: dog  90%\ntrue: cat"
+    assert figures[0].axes[0].get_title() == "predicted: dog  90%\ntrue: cat"
 
 
-def test_calibration_is_drawn_as_accuracy_against_confidence(drawn: list[Figure]):
+def test_calibration_is_drawn_as_accuracy_against_confidence(figures: list[Figure]):
     confidence, accuracy = np.array([np.nan, 0.4, 0.9]), np.array([np.nan, 0.25, 0.5])
     draw_calibration(Path("c.png"), confidence, accuracy, np.array([0, 4, 2]))
-    upper, lower = drawn[0].axes
+    upper, lower = figures[0].axes
     assert [bar.get_height() for bar in upper.patches] == [0, 0.25, 0.5]
     np.testing.assert_allclose([bar.get_x() for bar in upper.patches], [0, 1 / 3, 2 / 3])
     x, y = upper.lines[1].get_data()

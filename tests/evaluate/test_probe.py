@@ -299,7 +299,9 @@ def test_mean_and_deviation_do_not_depend_on_the_blocks(monkeypatch):
 
 @pytest.mark.parametrize("is_exact", [True, False])
 def test_a_feature_that_does_not_vary_has_no_say(is_exact):
-    """Nor one that varies by the rounding of float32, here always in step with the class."""
+    """A feature that varies only by the rounding of float32 has none either. Here it does so with the
+    class.
+    """
     train, labels, test, test_labels = clouds()
     constant = np.full((len(train), 1), np.float32(0.1))
     if not is_exact:

@@ -105,7 +105,7 @@ def test_without_mistakes_there_is_no_picture_of_them(tmp_path: Path):
 
 
 def test_the_errors_are_drawn_with_their_own_images(tmp_path: Path, monkeypatch):
-    """Also behind an image that cannot be read, which has no row."""
+    """An image that cannot be read has no row, so the rows behind it have other numbers than images."""
     drawn = []
     monkeypatch.setattr(plots, "draw_confusion", lambda *_: None)
     monkeypatch.setattr(plots, "draw_mistakes", lambda *given: drawn.append(given))

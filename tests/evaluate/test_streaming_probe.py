@@ -96,7 +96,7 @@ def test_heads_that_are_trained_together_do_not_know_of_each_other():
 
 
 def test_by_default_there_are_about_as_many_steps_as_in_the_evaluation_of_dinov2():
-    """There, 10 epochs of 1250 steps."""
+    """DINOv2 takes 10 epochs of 1250 steps."""
     default = inspect.signature(streaming_probe).parameters["num_steps"].default
     assert default == pytest.approx(10 * 1250, rel=0.25)
 

@@ -171,7 +171,7 @@ def test_every_format_is_judged_on_the_images_that_set_no_ranges(tiny_vit, tmp_p
 def test_the_origin_is_recorded_with_absolute_paths_and_without_secrets(
     tiny_vit, tmp_path: Path, monkeypatch, weights: str, recorded: str
 ):
-    """So that a check from another folder finds the files, and the files can be published."""
+    """A check from another folder finds the files, and the record can be published."""
     model = keras_vit.application(tiny_vit)(weights=None, input_shape=(32, 32, 3), classes=3)
     monkeypatch.setattr(delivery.classifier, "build", lambda *_: model)
     images = Examples(images=np.zeros((2, 32, 32, 3), np.float32), labels=None, name="two")

@@ -213,7 +213,7 @@ def test_heads_of_imagenet_21k_have_one_sigmoid_for_each_class(build: Build, tra
 
 
 def test_files_are_cropped_and_limited_as_was_asked(build: Build, traced):
-    """A square out of the middle of a wide photo; a file with more pixels is not read."""
+    """Of a wide photo a square in the middle is left. A file with more pixels is not read."""
     model = build(input_shape=(32, 32, 3))
     ask = traced(
         model, image_size=(32, 32), eval_crop="resize_shorter", max_pixels=37 * 60, top=CLASSES

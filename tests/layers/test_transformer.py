@@ -214,7 +214,7 @@ def test_a_block_with_layer_scale_of_ones_is_a_plain_block():
     ids=str,
 )
 def test_a_block_without_dropout_is_the_same_in_training_and_in_inference(options, is_rotated):
-    """Each has kernels of its own, which must get the constants and the rotation."""
+    """Training and inference use different kernels. Both must get the constants and the rotation."""
     block = TransformerBlock(2, 12, **{**CONSTANTS, **options})
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2, 5, 8)).astype("float32")

@@ -307,7 +307,7 @@ def test_remat_gives_the_same_gradients(tiny_vit, dropout_rate: float, axial: bo
     [("vit", 2), ("axial_vit", 2), ("hybrid", 4), ("bit", 2), ("axial_resnet", 2)],
 )
 def test_remat_wraps_each_block_and_each_unit(tiny_vit, tiny_resnet, kind: str, count: int):
-    """Of two blocks, two units in the stem, or two units."""
+    """The ViT has two blocks, the hybrid two units in its stem, and the ResNets two units."""
     pixels = keras.Input((32, 32, 3))
     if kind in ("bit", "axial_resnet"):
         name = {"bit": "BiT_R50x1", "axial_resnet": "AxialResNet50"}[kind]

@@ -348,7 +348,7 @@ def test_the_fractals_of_a_run_follow_its_seed():
 
 
 def test_the_classes_of_the_validation_are_those_of_the_training(tmp_path):
-    """Also where the folder of the validation has no photo of the first class, or other classes."""
+    """The folder of the validation may have no photo of the first class, or other classes."""
     two_classes(tmp_path / "train", count=1)
     two_classes(tmp_path / "test", count=1)
     (tmp_path / "test" / "cat").rename(tmp_path / "test" / "ant")
@@ -423,7 +423,7 @@ def test_the_weights_that_are_left_are_the_averages(tmp_path, tiny_vit, monkeypa
 
 @pytest.mark.parametrize("collector", ["unreadable", "unreadable_validation"])
 def test_an_image_that_ends_a_run_is_named(tmp_path, monkeypatch, collector: str):
-    """Of the training set, and of the validation set."""
+    """The image may belong to the training set or to the validation set."""
 
     def train(learner, model, training_batches, *_, **__):
         with suppress(ValueError):  # tf.data raises another error in its place
@@ -594,7 +594,7 @@ def test_images_are_changed_as_the_config_says(monkeypatch):
 
 
 def test_pixels_of_the_validation_are_not_rounded():
-    """Twice as wide, the levels are 0, 63.75, 191.25 and 255."""
+    """Two pixels, 0 and 255, become four: 0, 63.75, 191.25 and 255."""
     pixels, seed = np.array([[0, 255]], "uint8"), tf.constant([0, 0])
     for transform in inputs.evaluation_transforms(DataConfig(kind="digits"), 4):
         pixels = transform(pixels, seed)
