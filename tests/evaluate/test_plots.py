@@ -57,8 +57,10 @@ def test_a_class_without_images_is_an_empty_row(tmp_path: Path):
     assert pixels(tmp_path / "c.png").shape[0] > 300
 
 
-def test_a_confusion_is_colored_by_the_share_of_the_true_class(figures: list[Figure]):
-    draw_confusion(Path("c.png"), np.array([[3, 1], [0, 2]]), ["cat", "dog"])
+def test_a_confusion_is_colored_by_the_share_of_the_true_class(
+    tmp_path: Path, figures: list[Figure]
+):
+    draw_confusion(tmp_path / "c.png", np.array([[3, 1], [0, 2]]), ["cat", "dog"])
     axes, bar = figures[0].axes
     np.testing.assert_allclose(axes.images[0].get_array(), [[0.75, 0.25], [0, 1]])
     counts = {text.get_position(): text.get_text() for text in axes.texts}
@@ -67,14 +69,18 @@ def test_a_confusion_is_colored_by_the_share_of_the_true_class(figures: list[Fig
     assert bar.get_ylabel() == "share of the images of the true class"
 
 
-def test_an_error_is_drawn_with_what_was_predicted_and_what_is_true(figures: list[Figure]):
-    draw_mistakes(Path("m.png"), [np.zeros((4, 4, 3), np.uint8)], [0], [1], [0.9], ["cat", "dog"])
+def test_an_error_is_drawn_with_what_was_predicted_and_what_is_true(
+    tmp_path: Path, figures: list[Figure]
+):
+    draw_mistakes(
+        tmp_path / "m.png", [np.zeros((4, 4, 3), np.uint8)], [0], [1], [0.9], ["cat", "dog"]
+    )
     assert figures[0].axes[0].get_title() == "predicted: dog  90%\ntrue: cat"
 
 
-def test_calibration_is_drawn_as_accuracy_against_confidence(figures: list[Figure]):
+def test_calibration_is_drawn_as_accuracy_against_confidence(tmp_path: Path, figures: list[Figure]):
     confidence, accuracy = np.array([np.nan, 0.4, 0.9]), np.array([np.nan, 0.25, 0.5])
-    draw_calibration(Path("c.png"), confidence, accuracy, np.array([0, 4, 2]))
+    draw_calibration(tmp_path / "c.png", confidence, accuracy, np.array([0, 4, 2]))
     upper, lower = figures[0].axes
     assert [bar.get_height() for bar in upper.patches] == [0, 0.25, 0.5]
     np.testing.assert_allclose([bar.get_x() for bar in upper.patches], [0, 1 / 3, 2 / 3])
