@@ -32,15 +32,16 @@ UNOPTIMIZED := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=
 # Two files run side by side on two cores, and tiny models gain nothing from a second thread: a tenth of the time.
 ONE_THREAD := TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 OMP_NUM_THREADS=1
 UNASKED := not network and not accelerator
-# The processes of pytest grow with every file. To save memory, `make test` starts new ones once, and `make test-all` three
+# The processes of pytest grow with every file. To save memory, `make test` starts new ones once, and `make test-all` four
 # times.
 LIGHT := $(addprefix tests/,analyze data evaluate kernels layers models photos serving)
 tensorflow_1 := $(LIGHT)
 tensorflow_2 := tests/export
 tensorflow_3 := tests/train tests/weights
-tensorflow_4 := tests $(patsubst %,--ignore=%,$(tensorflow_1) $(tensorflow_2) $(tensorflow_3))
+tensorflow_4 := $(wildcard tests/test_[a-d]*.py)
+tensorflow_5 := tests $(patsubst %,--ignore=%,$(tensorflow_1) $(tensorflow_2) $(tensorflow_3) $(tensorflow_4))
 tensorflow_234 := tests $(tensorflow_1:%=--ignore=%)
-PARTS := tensorflow_1 tensorflow_2 tensorflow_3 tensorflow_4
+PARTS := tensorflow_1 tensorflow_2 tensorflow_3 tensorflow_4 tensorflow_5
 
 .PHONY: help quickstart test test-all profile lint style format wheel distributions docs tutorials oldest clean
 .NOTPARALLEL: # two installations into one environment

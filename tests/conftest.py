@@ -8,7 +8,6 @@ import gc
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -198,18 +197,17 @@ def _no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     )
 
 
-@pytest.fixture(autouse=True)
-def _warm_judge(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exports are judged in forks of a process that has imported TensorFlow; slow tests start the
-    real process.
+@pytest.fixture(autouse=True, scope="module")
+def _warm_judge() -> Iterator[None]:
+    """Exports are judged in forks of a process that has imported TensorFlow; `test_verdicts.py`
+    starts the processes of users.
     """
-    if _ON_TENSORFLOW and not request.node.get_closest_marker("slow"):
-        from keras_vit.export import verdicts
+    with pytest.MonkeyPatch.context() as patch:
+        if _ON_TENSORFLOW:
+            from keras_vit.export import verdicts
 
-        def run(command: list[str], **options) -> subprocess.CompletedProcess:
-            return warm.run([each for each in command if each != "-I"], **options)
-
-        monkeypatch.setattr(verdicts, "subprocess", SimpleNamespace(run=run))
+            patch.setattr(verdicts, "subprocess", SimpleNamespace(run=warm.run))
+        yield
 
 
 @pytest.fixture

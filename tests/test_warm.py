@@ -114,7 +114,7 @@ def test_what_python_reads_when_it_starts_is_refused():
     with pytest.raises(ValueError, match="when it starts"):
         warm.run([sys.executable, "-c", ""], env={**os.environ, "PYTHONPATH": "/elsewhere"})
     with pytest.raises(ValueError, match="Not a command that the warm server can run"):
-        warm.run([sys.executable, "-I", "script.py"])
+        warm.run([sys.executable, "-S", "script.py"])
 
 
 def test_graphs_are_optimized_as_in_the_tests():

@@ -2,12 +2,14 @@
 this interpreter.
 
 A server imports TensorFlow, Keras and the package once and is forked for each command, so that a
-test of a script does
-not wait seconds for imports that it does not test. What a forked process does is all its own:
-arguments, environment, folder, streams, signals, exit code. Two things are the server's: the
-modules that are imported already, and the seed of Python's hashes. A test of either starts a
-process of its own. So do all, where the system cannot fork and wait for a process through a
-descriptor (Linux can).
+test of a script does not wait seconds for imports that it does not test. What a forked process does
+is all its own: arguments, environment, folder, streams, signals, exit code. Three things are the
+server's: the modules that are imported already, the seed of Python's hashes, and the command line
+in the table of processes. A test of one of them starts a process of its own. So do all, where the
+system cannot fork and wait for a process through a descriptor (Linux can).
+
+What a forked process starts of this interpreter is forked too (`Child`), unless its environment
+says `REAL_CHILDREN`.
 """
 
 import atexit
@@ -29,7 +31,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -39,9 +41,11 @@ FOLDER = (
 # Graphs run as they were traced, in the tests and in the processes that they start here: both give
 # the same bits.
 UNOPTIMIZED = "KERAS_VIT_TESTS_UNOPTIMIZED"
+REAL_CHILDREN = "KERAS_VIT_TESTS_REAL_CHILDREN"
 CAN_FORK = hasattr(os, "fork") and hasattr(os, "pidfd_open")
 # no test fails because the machine is busy: a process that takes longer hangs
 HUNG_SECONDS = 3600.0
+_RealPopen = subprocess.Popen  # `Child` may take its place
 _LENGTH = struct.Struct("!Q")
 _STATUS = struct.Struct("!q")
 _ENDED = struct.Struct("!qd")  # the exit code, and processor seconds
@@ -73,12 +77,14 @@ def run(
 
 
 def Popen(command: Sequence[str], **options: Any) -> "subprocess.Popen | ForkedProcess":  # noqa: N802, as in subprocess
-    """Starts `[sys.executable, "script.py" | "-m", "module" | "-c", "code", *arguments]`.
+    """Starts `[sys.executable, "script.py" | "-I", "script.py" | "-m", "module" | "-c", "code",
+    *arguments]`.
 
-    Options are those of `subprocess.Popen`: `stdout`, `stderr`, `text`, `errors`, `env` and `cwd`.
+    Options are those of `subprocess.Popen`: `stdout`, `stderr`, `text`, `errors`, `env`, `cwd` and
+    `start_new_session`. There is nothing to read from its standard input.
     """
     if not CAN_FORK or FOLDER not in os.environ:
-        return subprocess.Popen(list(command), **options)
+        return _RealPopen(list(command), **options)
     return ForkedProcess(list(map(str, command)), **options)
 
 
@@ -95,19 +101,14 @@ class ForkedProcess:
         errors: str | None = None,
         env: dict[str, str] | None = None,
         cwd: str | os.PathLike | None = None,
+        start_new_session: bool = False,
     ):
-        if command[0] != sys.executable or (
-            command[1].startswith("-") and command[1] not in ("-c", "-m")
-        ):
+        if not _is_known(command):
             raise ValueError(
                 f"Not a command that the warm server can run: {command[:2]}. Use `subprocess`."
             )
         environment = dict(os.environ if env is None else env)
-        read_at_start = [
-            name
-            for name in ("PYTHONPATH", "PYTHONWARNINGS")
-            if environment.get(name) != os.environ.get(name)
-        ]
+        read_at_start = _read_at_start(environment)
         if read_at_start:
             raise ValueError(f"Python reads {read_at_start} when it starts. Use `subprocess`.")
         self.args, self.returncode = command, None
@@ -121,6 +122,7 @@ class ForkedProcess:
                 "argv": command[1:],
                 "env": environment,
                 "cwd": os.fspath(cwd or os.getcwd()),
+                "new_session": start_new_session,
             }
             self._connection = _connect(environment.get("KERAS_BACKEND", "tensorflow"))
             payload = json.dumps(request).encode()
@@ -136,7 +138,9 @@ class ForkedProcess:
             raise subprocess.TimeoutExpired(self.args, timeout or 0)
         return self.returncode
 
-    def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
+    def communicate(
+        self, input: None = None, timeout: float | None = None
+    ) -> tuple[Any, Any]:  # as `subprocess.run` calls it
         deadline = None if timeout is None else time.monotonic() + timeout
         streams = [
             stream
@@ -199,6 +203,44 @@ class ForkedProcess:
         self.wait()
 
 
+class Child(subprocess.Popen):
+    """`subprocess.Popen` in a forked process: forks what it can fork, and starts the rest."""
+
+    def __new__(cls, args: Any, *positional: Any, **options: Any) -> Any:
+        known = {"stdout", "stderr", "text", "errors", "env", "cwd", "start_new_session", "stdin"}
+        command = args if isinstance(args, list) else []
+        if (
+            positional
+            or not {name for name, value in options.items() if value is not None} <= known
+            or options.get("stdin") not in (None, subprocess.DEVNULL)
+            or not _is_known(command)
+            or _read_at_start(options.get("env") or os.environ)
+        ):
+            return _RealPopen(args, *positional, **options)
+        sys.audit("subprocess.Popen", command[0], command, options.get("cwd"), options.get("env"))
+        options.pop("stdin", None)
+        return ForkedProcess(list(map(str, command)), **options)
+
+
+def _is_known(command: Sequence[str]) -> bool:
+    """Whether the server can run it."""
+    if len(command) < 2 or command[0] != sys.executable:
+        return False
+    first, *others = map(str, command[1:])
+    return first in ("-c", "-m") or not (
+        others[0] if first == "-I" and others else first
+    ).startswith("-")
+
+
+def _read_at_start(environment: Mapping[str, str]) -> list[str]:
+    """Variables that Python reads when it starts and that differ from those of this process."""
+    return [
+        name
+        for name in ("PYTHONPATH", "PYTHONWARNINGS")
+        if environment.get(name) != os.environ.get(name)
+    ]
+
+
 def _stream(
     wanted: int | IO | None,
     default: int,
@@ -246,7 +288,7 @@ def _start_server(path: Path, backend: str) -> None:
     environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
     with open(path.with_suffix(".log"), "wb") as log:
         command = [sys.executable, os.path.abspath(__file__), os.fspath(path)]
-        server = subprocess.Popen(
+        server = _RealPopen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
     # it outlives whoever started it: nothing is to be waited for, or warned of
@@ -324,8 +366,12 @@ def _serve(path: Path) -> Callable[[], None] | None:
                         connection.sendall(_ENDED.pack(code, used))
                     continue
                 connection, _ = listener.accept()
-                head, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, 2)
-                request = json.loads(_receive(connection, *_LENGTH.unpack(head)))
+                try:
+                    head, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, 2)
+                    request = json.loads(_receive(connection, *_LENGTH.unpack(head)))
+                except (RuntimeError, OSError, struct.error):  # whoever asked was killed
+                    connection.close()
+                    continue
                 # JAX warns of threads, which it starts when it is first used
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
@@ -339,7 +385,8 @@ def _serve(path: Path) -> Callable[[], None] | None:
                     return lambda: _become(request, *streams)
                 for stream in streams:
                     os.close(stream)
-                connection.sendall(_STATUS.pack(pid))
+                with contextlib.suppress(OSError):  # whoever asked was killed
+                    connection.sendall(_STATUS.pack(pid))
                 descriptor = os.pidfd_open(pid)
                 selector.register(descriptor, selectors.EVENT_READ, (descriptor, connection))
     return None
@@ -360,10 +407,17 @@ def _become(request: dict[str, Any], out: int, err: int) -> None:
     sys.stderr = open(
         2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1
     )
+    if request["new_session"]:
+        os.setsid()
+    if REAL_CHILDREN not in os.environ:
+        subprocess.Popen = Child
     # ignored where the tests run in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
     random.seed(), np.random.seed()
     kind, *arguments = request["argv"]
+    isolated = kind == "-I"
+    if isolated:
+        kind, *arguments = arguments
     sys.orig_argv = [sys.executable, kind, *arguments]
     if kind == "-c":
         code, sys.argv, sys.path[0] = arguments[0], ["-c", *arguments[1:]], ""
@@ -372,7 +426,8 @@ def _become(request: dict[str, Any], out: int, err: int) -> None:
         sys.argv, sys.path[0] = arguments, request["cwd"]
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
     else:
-        sys.argv, sys.path[0] = [kind, *arguments], os.path.dirname(os.path.abspath(kind))
+        sys.argv = [kind, *arguments]
+        sys.path[:1] = [] if isolated else [os.path.dirname(os.path.abspath(kind))]
         runpy.run_path(kind, run_name="__main__")
 
 

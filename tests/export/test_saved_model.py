@@ -447,7 +447,13 @@ def test_models_of_real_size_are_exported(
         json.dumps(shape),
         json.dumps(size),
     ]
-    done = warm.run(command, capture_output=True, text=True, timeout=HUNG_SECONDS)
+    done = warm.run(
+        command,
+        env={**os.environ, warm.REAL_CHILDREN: "1"},
+        capture_output=True,
+        text=True,
+        timeout=HUNG_SECONDS,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     facts = facts_of(latest(tmp_path / "real"))
     # Fifty convolutions with random weights add up what the order of summation rounds away: 3e-5 of

@@ -320,7 +320,7 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("transport", "least_seconds"), [("rest", 40), ("grpc", 15)])
+@pytest.mark.parametrize(("transport", "least_seconds"), [("rest", 12), ("grpc", 6)])
 def test_nothing_is_lost_of_32_requests_at_once(
     transport, least_seconds, own_server, client, direct, rows, tmp_path
 ):
