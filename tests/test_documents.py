@@ -28,6 +28,7 @@ import keras
 import numpy as np
 import pytest
 import stand_ins
+import warm
 from documents import PAGES, README, ROOT, Block
 from PIL import Image
 
@@ -196,7 +197,7 @@ def run_python(block: Block, names: dict, monkeypatch: pytest.MonkeyPatch) -> st
 def run_shell(block: Block) -> str:
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block.text],
-        env={**os.environ, "PAGE_FLAGS": block.flags},
+        env={**os.environ, "PAGE_FLAGS": block.flags, warm.UNOPTIMIZED: "1"},
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,

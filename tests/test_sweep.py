@@ -30,7 +30,7 @@ Image = pytest.importorskip("PIL.Image")
 pytestmark = pytest.mark.tensorflow
 
 ROOT = Path(__file__).parents[1]
-ENV = {**os.environ, "KERAS_BACKEND": "tensorflow"}
+ENV = {**os.environ, "KERAS_BACKEND": "tensorflow", warm.UNOPTIMIZED: "1"}
 RECIPE = f"""
 import runpy
 get_config = runpy.run_path("{ROOT}/experiments/configs/cifar10_scratch.py")["get_config"]

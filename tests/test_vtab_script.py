@@ -33,7 +33,7 @@ pytest.importorskip("matplotlib")
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[1]
-ENV = {**os.environ, "KERAS_BACKEND": "tensorflow"}
+ENV = {**os.environ, "KERAS_BACKEND": "tensorflow", warm.UNOPTIMIZED: "1"}
 TASKS = ["dtd", "clevr_count", "dsprites_location"]
 # Long enough to be killed and stopped in the middle, with a checkpoint every 20 steps.
 OPTIONS = ["--smoke", "--config.run.loop.total_steps=200", "--config.run.loop.checkpoint_every=20"]

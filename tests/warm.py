@@ -38,8 +38,8 @@ from typing import IO, Any
 FOLDER = (
     "KERAS_VIT_TESTS_WARM"  # the environment variable that names the folder of the servers' sockets
 )
-# Graphs run as they were traced, in the tests and in the processes that they start here: both give
-# the same bits.
+# Where it is set, graphs run as they were traced: by `--unoptimized` in the tests and in the
+# processes that they start, so that both give the same bits; by a test in its processes alone.
 UNOPTIMIZED = "KERAS_VIT_TESTS_UNOPTIMIZED"
 REAL_CHILDREN = "KERAS_VIT_TESTS_REAL_CHILDREN"
 CAN_FORK = hasattr(os, "fork") and hasattr(os, "pidfd_open")
@@ -411,6 +411,7 @@ def _become(request: dict[str, Any], out: int, err: int) -> None:
         os.setsid()
     if REAL_CHILDREN not in os.environ:
         subprocess.Popen = Child
+    choose_optimization()
     # ignored where the tests run in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
     random.seed(), np.random.seed()

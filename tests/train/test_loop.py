@@ -52,7 +52,7 @@ SCRIPT = Path(__file__).parent / "everything_on.py"
 
 
 def start(workdir: Path, *arguments: str, **environment: str) -> subprocess.Popen:
-    env = {**os.environ, "KERAS_BACKEND": "tensorflow", **environment}
+    env = {**os.environ, "KERAS_BACKEND": "tensorflow", warm.UNOPTIMIZED: "1", **environment}
     command = [sys.executable, str(SCRIPT), str(workdir), *arguments]
     return warm.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
