@@ -117,6 +117,20 @@ def test_what_python_reads_when_it_starts_is_refused():
         warm.run([sys.executable, "-S", "script.py"])
 
 
+@pytest.mark.skipif(not warm.CAN_FORK, reason="processes are started by `subprocess` here")
+@pytest.mark.parametrize(("options", "forked"), [({}, True), ({warm.REAL_CHILDREN: "1"}, False)])
+def test_what_a_process_starts_is_forked_too_unless_it_must_be_real(options, forked):
+    code = """
+import subprocess, sys
+child = [sys.executable, "-c", "import sys; print('tensorflow' in sys.modules); sys.exit(3)"]
+done = subprocess.run(child, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+print(done.returncode, done.stdout, end="")
+"""
+    line = [sys.executable, "-c", code]
+    done = warm.run(line, env={**os.environ, **options}, capture_output=True, text=True)
+    assert done.stdout == f"3 {forked}\n", done.stderr
+
+
 def test_graphs_are_optimized_as_in_the_tests():
     tf = pytest.importorskip("tensorflow")
     code = "import tensorflow as tf; print(tf.config.optimizer.get_experimental_options())"

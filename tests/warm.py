@@ -210,7 +210,9 @@ class Child(subprocess.Popen):
         known = {"stdout", "stderr", "text", "errors", "env", "cwd", "start_new_session", "stdin"}
         command = args if isinstance(args, list) else []
         if (
-            positional
+            not CAN_FORK
+            or FOLDER not in os.environ
+            or positional
             or not {name for name, value in options.items() if value is not None} <= known
             or options.get("stdin") not in (None, subprocess.DEVNULL)
             or not _is_known(command)
