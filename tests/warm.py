@@ -4,9 +4,9 @@ this interpreter.
 A server imports TensorFlow, Keras and the package once and is forked for each command, so that a
 test of a script does not wait seconds for imports that it does not test. What a forked process does
 is all its own: arguments, environment, folder, streams, signals, exit code. Three things are the
-server's: the modules that are imported already, the seed of Python's hashes, and the command line
-in the table of processes. A test of one of them starts a process of its own. So do all, where the
-system cannot fork and wait for a process through a descriptor (Linux can).
+server's: the imported modules, the seed of Python's hashes, and the command line in the table of
+processes. Tests of these three use `subprocess`. On a system that cannot fork and wait for a
+process through a descriptor (Linux can), every command runs as a new process.
 
 What a forked process starts of this interpreter is forked too (`Child`), unless its environment
 says `REAL_CHILDREN`.
@@ -371,7 +371,7 @@ def _serve(path: Path) -> Callable[[], None] | None:
                 try:
                     head, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, 2)
                     request = json.loads(_receive(connection, *_LENGTH.unpack(head)))
-                except (RuntimeError, OSError, struct.error):  # whoever asked was killed
+                except (RuntimeError, OSError, struct.error):  # the asking process was killed
                     connection.close()
                     continue
                 # JAX warns of threads, which it starts when it is first used
@@ -387,7 +387,7 @@ def _serve(path: Path) -> Callable[[], None] | None:
                     return lambda: _become(request, *streams)
                 for stream in streams:
                     os.close(stream)
-                with contextlib.suppress(OSError):  # whoever asked was killed
+                with contextlib.suppress(OSError):  # the asking process was killed
                     connection.sendall(_STATUS.pack(pid))
                 descriptor = os.pidfd_open(pid)
                 selector.register(descriptor, selectors.EVENT_READ, (descriptor, connection))
