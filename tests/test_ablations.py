@@ -1720,7 +1720,7 @@ def test_a_study_that_was_killed_and_stopped_gives_what_one_in_a_row_gives(tmp_p
         real = {**ENV, warm.REAL_CHILDREN: "1"}
         killed = warm.Popen(command(*asked), env=real, stdout=output, stderr=output)
         wait_for(lambda: any(second.glob("checkpoints/0*")) or killed.poll() is not None)
-        (run,) = psutil.Process(killed.pid).children()  # as a user's, found by its command line too
+        (run,) = psutil.Process(killed.pid).children()  # it is a real child
         run.suspend()  # else it may end before the next start
         killed.kill()  # not the run that it has started
         killed.wait()

@@ -288,7 +288,7 @@ def adapted() -> keras.layers.Normalization:
 
 
 def resnet50() -> keras.Model:
-    """Keras's ResNet50 with two blocks instead of sixteen."""
+    """Keras's ResNet50 with two blocks instead of sixteen; the public function has one size."""
     model = resnet.ResNet(
         lambda x: resnet.stack_residual_blocks_v1(x, 16, 2, name="conv2"),
         preact=False,
