@@ -255,7 +255,9 @@ def _make_forward(model: keras.Model) -> Forward:
 def _make_tensorflow_forward(model: keras.Model) -> Forward:
     # `_FORWARDS` is keyed by the model, so a strong reference here would keep the model forever.
     alive = weakref.ref(model)
-    compiled = tf.function(lambda images: outputs_of(alive(), images), reduce_retracing=True)
+    compiled = tf.function(
+        lambda images: outputs_of(alive(), images), reduce_retracing=True, autograph=False
+    )
     return lambda batch: (compiled(batch[0]).numpy(), *map(np.asarray, batch[1:]))
 
 
@@ -269,7 +271,7 @@ def outputs_of(model: keras.Model, images: Any) -> Any:
 def _make_replica_forward(strategy: tf.distribute.Strategy, model: keras.Model) -> Forward:
     alive = weakref.ref(model)
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(reduce_retracing=True, autograph=False)
     def on_all(batch: tuple) -> tuple:
         parts = strategy.run(
             lambda images, *others: (outputs_of(alive(), images), *others), args=batch

@@ -283,6 +283,7 @@ def _make_small_images(
 ) -> tf.data.Dataset:
     """Returns (index, image) pairs, with images float32 (side, side, 3) from 0 to 255."""
 
+    @tf.autograph.experimental.do_not_convert
     def read(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         image = decode(source.read(index)[0], tf.constant([0, 0]))
         # The area method averages all pixels, so a copy of another size has the same small image.

@@ -295,9 +295,12 @@ def contact_sheet(
             f"num_instances={num_instances}."
         )
     indices = np.arange(num_categories)[:, None] + num_classes * np.arange(num_instances)
-    pictures = tf.data.Dataset.from_tensor_slices(indices.ravel()).map(
-        lambda index: render(systems, index, seed=seed, image_size=image_size)[0]
-    )
+
+    @tf.autograph.experimental.do_not_convert
+    def draw(index: tf.Tensor) -> tf.Tensor:
+        return render(systems, index, seed=seed, image_size=image_size)[0]
+
+    pictures = tf.data.Dataset.from_tensor_slices(indices.ravel()).map(draw)
     grid = np.stack(list(pictures.as_numpy_iterator())).reshape(
         *indices.shape, image_size, image_size, 3
     )

@@ -122,6 +122,7 @@ def training_batches(
     rows = tf.range(first - num_before, first + share.local_rows, dtype=tf.int64)
     is_real = tf.cast(rows[num_before:] < batch_size, tf.float32)
 
+    @tf.autograph.experimental.do_not_convert
     def make_batch(step: tf.Tensor) -> Batch:
         positions = step * batch_size + rows % batch_size
         epochs, indices = order.examples_at(positions, source.num_examples, seed=seed)
@@ -179,6 +180,7 @@ def evaluation_batches(
     first = share.worker_index * share.local_rows
     rows = tf.range(first, first + share.local_rows, dtype=tf.int64)
 
+    @tf.autograph.experimental.do_not_convert
     def make_batch(step: tf.Tensor) -> Batch:
         positions = start + step * share.rows + rows
         is_real = positions < source.num_examples
@@ -220,10 +222,12 @@ def _mix(images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, coefficient: 
 def _make_dataset(
     steps: tf.data.Dataset, make_batch: Callable, share: Share, stamp: Callable[[], int] | None
 ) -> tf.data.Dataset:
+    @tf.autograph.experimental.do_not_convert
     def call_stamp(*batch: tf.Tensor) -> Batch:
         with tf.control_dependencies([tf.numpy_function(stamp, [], tf.int64)]):
             return (*batch[:2], tf.identity(batch[2]))
 
+    @tf.autograph.experimental.do_not_convert
     def cut(*batch: tf.Tensor) -> Batch:
         return tf.nest.map_structure(
             lambda x: tf.reshape(x, (share.num_parts, x.shape[0] // share.num_parts, *x.shape[1:])),

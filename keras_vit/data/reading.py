@@ -175,7 +175,7 @@ def read_batch(
     size = indices.shape[0]
 
     # A tf.function, so that it is traced once for three graphs.
-    @tf.function(input_signature=[tf.TensorSpec((), tf.int64)] * 2)
+    @tf.function(input_signature=[tf.TensorSpec((), tf.int64)] * 2, autograph=False)
     def read_one(epoch: tf.Tensor, index: tf.Tensor) -> Batch:
         image, label = source.read(index)
         key = example_seed(seed, epoch, index)
@@ -200,6 +200,7 @@ def read_batch(
             .get_single_element()
         )
 
+    @tf.autograph.experimental.do_not_convert
     def read_one_or_blank(epoch: tf.Tensor, index: tf.Tensor) -> Batch:
         example = (
             tf.data.Dataset.from_tensors((epoch, index))

@@ -53,9 +53,12 @@ class Source:
 
     def examples(self) -> tf.data.Dataset:
         """Returns (index, image, label) of each example, in the order of the index."""
-        return tf.data.Dataset.range(self.num_examples).map(
-            lambda index: (index, *self.read(index))
-        )
+
+        @tf.autograph.experimental.do_not_convert
+        def read(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            return index, *self.read(index)
+
+        return tf.data.Dataset.range(self.num_examples).map(read)
 
     def sha256(self) -> str:
         """Returns a hash of the classes, and of the labels, names and contents of the examples.

@@ -6,6 +6,9 @@ encoded file (a scalar string) or pixels (H, W, 3) from 0 to 255; each transform
 their results do not depend on the number of threads or on interruptions; other transforms ignore
 it. `randaugment.py` contains further transforms.
 
+Pipelines are traced without AutoGraph, which would take half of the time. A transform that branches
+on an image uses `tf.cond`, or is decorated with `tf.function`.
+
 Resizing returns float32, as in the released ViT code. big_vision truncates to uint8 after each
 resize, which darkens an image by half a level; `to_uint8` rounds instead.
 

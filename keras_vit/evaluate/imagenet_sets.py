@@ -166,6 +166,7 @@ def imagenet_real_tfds(
     records, features = prepared.records(builder, split), builder.info.features
     read, decoders = records.reader(), {"image": prepared.library().decode.SkipDecoding()}
 
+    @tf.autograph.experimental.do_not_convert
     def right(index: tf.Tensor) -> tf.Tensor:
         return features.deserialize_example(read(index), decoders=decoders)["real_label"]
 

@@ -88,6 +88,7 @@ def read_images(
             image = transform(image, tf.constant([0, 0]))
         return tf.ensure_shape(image, blank.shape)
 
+    @tf.autograph.experimental.do_not_convert
     def read(row: tf.Tensor, file: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         code = _classify(file, limits)
         return row, code, tf.cond(code == _OK, lambda: decode(file), lambda: blank)

@@ -250,4 +250,4 @@ def _to_float32(values: tf.Tensor) -> tf.Tensor:
 
 
 def _with_signature(answer: Callable, spec: tf.TensorSpec) -> Callable[..., dict[str, tf.Tensor]]:
-    return tf.function(answer, input_signature=[spec])
+    return tf.function(answer, input_signature=[spec], autograph=False)

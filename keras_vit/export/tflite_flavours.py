@@ -77,7 +77,8 @@ class Graph:
         @tf.function(
             input_signature=[
                 tf.TensorSpec(shape, tf.uint8 if self.takes_levels else tf.float32, "images")
-            ]
+            ],
+            autograph=False,
         )
         def answer(images: tf.Tensor) -> dict[str, tf.Tensor]:
             if pixels is not None:

@@ -142,7 +142,9 @@ def make_gelu_functions(form: str) -> tuple[Callable, Callable]:
     They are cached, so that all layers share them.
     """
     derivative = {"tanh": _tanh_derivative, "exact": _exact_derivative}[form]
-    compiler = functools.partial(tf.function, jit_compile=True, reduce_retracing=True)
+    compiler = functools.partial(
+        tf.function, jit_compile=True, reduce_retracing=True, autograph=False
+    )
 
     @compiler
     def value(x: tf.Tensor) -> tf.Tensor:
