@@ -259,7 +259,9 @@ class _Run(keras.callbacks.Callback):
             checkpoints,
         )
         self.log, self.bar, self.batch_size, self.devices = log, bar, batch_size, devices
-        self.validation, self.evaluators = validation, evaluators
+        # made once: tracing a data set takes longer than reading a small one
+        self.validation = validation and functools.cache(validation)
+        self.evaluators = evaluators
         self.step = self._start = start
         self.reset_watchdog: Callable[[], None] = lambda: None
         self.clock = InputClock()
