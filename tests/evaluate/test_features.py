@@ -348,6 +348,7 @@ def test_a_killed_process_goes_on_and_ends_with_the_same_bits(tmp_path: Path):
     def start(folder: str) -> subprocess.Popen:
         return warm.Popen(
             [sys.executable, "-c", SCRIPT, str(tmp_path / folder)],
+            env={**os.environ, warm.UNOPTIMIZED: "1"},
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -31,14 +31,12 @@ from keras_vit.variants import RESNET_VARIANTS  # noqa: E402
 pytestmark = pytest.mark.tensorflow
 
 SCRIPT = Path(__file__).parent / "thirty_steps.py"
-# JAX compiles each small program for itself. Without optimization a script takes half of the time.
-UNOPTIMIZED = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
 
 def start(
     output: Path, *arguments: str, backend: str = "tensorflow", **environment: str
 ) -> subprocess.Popen:
-    env = {**os.environ, "KERAS_BACKEND": backend, "XLA_FLAGS": UNOPTIMIZED, **environment}
+    env = {**os.environ, "KERAS_BACKEND": backend, warm.UNOPTIMIZED: "1", **environment}
     command = [sys.executable, str(SCRIPT), str(output), *arguments]
     return warm.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

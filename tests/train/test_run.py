@@ -58,7 +58,7 @@ def script(
         f"--workdir={workdir}",
         *options,
     ]
-    env = {**os.environ, "KERAS_BACKEND": "tensorflow", **environment}
+    env = {**os.environ, "KERAS_BACKEND": "tensorflow", warm.UNOPTIMIZED: "1", **environment}
     return warm.run(command, env=env, capture_output=True, text=True, timeout=HUNG_SECONDS)
 
 
