@@ -22,6 +22,8 @@ from keras_vit.photos.pixels import read_pixels
 _DCT_METHOD = "INTEGER_ACCURATE"
 _PNG_BEGINS = b"\x89PNG\r\n\x1a\n"
 _JPEG_ENDS = b"\xff\xd9"
+# Of a branch that rarely runs: inlined operations cost time even if they do not run.
+_NOT_INLINED = {"_noinline": True}
 
 
 def decode_file(file: tf.Tensor) -> tf.Tensor:
@@ -46,7 +48,7 @@ def decode_file(file: tf.Tensor) -> tf.Tensor:
     return tf.cond(
         turning.is_plain_jpeg(file) & _ends_as_jpeg(file),
         lambda: _decode_jpeg(file),
-        _prevent_inlining(lambda: _decode_others(file)),
+        lambda: _decode_others(file),
     )
 
 
@@ -130,10 +132,9 @@ def crop(pixels: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
 
 
 def _prevent_inlining(branch: Callable[[], tf.Tensor]) -> Callable[[], tf.Tensor]:
-    """Prevents inlining of a branch: inlined operations cost time even if they do not run."""
     if tf.executing_eagerly():  # a new function would be traced for each file
         return branch
-    return tf.function(branch, autograph=False, experimental_attributes={"_noinline": True})
+    return tf.function(branch, autograph=False, experimental_attributes=_NOT_INLINED)
 
 
 def _decode_jpeg(file: tf.Tensor) -> tf.Tensor:
@@ -157,7 +158,10 @@ def _decode_png(file: tf.Tensor, runs_python: bool) -> tf.Tensor:
 
 def _decode_others(file: tf.Tensor) -> tf.Tensor:
     """Decodes a file that is not a JPEG without EXIF. May run Python."""
+    return (_decode_any if tf.executing_eagerly() else _decode_any_in_graph)(file)
 
+
+def _decode_any(file: tf.Tensor) -> tf.Tensor:
     def decode_others() -> tf.Tensor:
         is_png = tf.strings.substr(file, 0, len(_PNG_BEGINS)) == _PNG_BEGINS
         return tf.cond(is_png, lambda: _decode_png(file, True), lambda: _decode_by_pillow(file))
@@ -165,6 +169,15 @@ def _decode_others(file: tf.Tensor) -> tf.Tensor:
     # Some cameras write a video or notes after the end marker.
     is_whole = tf.io.is_jpeg(file) & turning.contains(file, _JPEG_ENDS)
     return tf.cond(is_whole, lambda: _decode_turned(file, True), decode_others)
+
+
+# Traced once for all pipelines of a process.
+_decode_any_in_graph = tf.function(
+    _decode_any,
+    input_signature=[tf.TensorSpec([], tf.string)],
+    autograph=False,
+    experimental_attributes=_NOT_INLINED,
+)
 
 
 def _ends_as_jpeg(file: tf.Tensor) -> tf.Tensor:

@@ -243,4 +243,7 @@ def _make_dataset(
             batches = batches.apply(
                 tf.data.experimental.assert_cardinality(num_steps * share.num_parts)
             )
-    return batches.prefetch(_BATCHES_AHEAD * share.num_parts)
+    options = tf.data.Options()
+    # There is nothing to rewrite in so few steps, and looking for it takes a tenth of a second.
+    options.experimental_optimization.apply_default_optimizations = False
+    return batches.prefetch(_BATCHES_AHEAD * share.num_parts).with_options(options)
