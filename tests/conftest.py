@@ -168,6 +168,10 @@ def _fresh_module() -> Iterator[None]:
     _free_memory()
 
 
+_GROWTH = 100 * 1024 * 1024
+_collected_at = 0  # bytes of this process after the last search
+
+
 def _free_memory() -> None:
     """Frees what a file has left, if this process has grown: a search through all objects after
     each file takes a fifteenth of the time.
@@ -180,10 +184,6 @@ def _free_memory() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)
     _collected_at = psutil.Process().memory_info().rss
-
-
-_GROWTH = 100 * 1024 * 1024
-_collected_at = 0
 
 
 def _local_only(call: Callable, host_of: Callable) -> Callable:
