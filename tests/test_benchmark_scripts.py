@@ -17,7 +17,8 @@ from warm import HUNG_SECONDS
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "benchmarks"
 SCRIPT = FOLDER / "models.py"
-ENV = {**os.environ, warm.UNOPTIMIZED: "1"}  # nobody looks at the rates
+# The tests check the form of the results, not the speed.
+ENV = {**os.environ, warm.UNOPTIMIZED: "1"}
 pytestmark = pytest.mark.tensorflow
 without_vit_keras = pytest.mark.skipif(
     importlib.util.find_spec("vit_keras") is not None,

@@ -195,7 +195,7 @@ def _write_graph(
     file = folder / "classes.txt"  # TensorFlow copies it to `assets`
     file.write_text("\n".join([*labels, ""]), encoding="utf-8")
     holder, asked = signatures(model, class_file=file if labels else None, **options)
-    # Traced here: a trace made while saving is of no use to whoever describes them afterwards.
+    # TensorFlow does not reuse a trace made during `save`, so `_describe_signature` would trace again.
     traced = {name: function.get_concrete_function() for name, function in asked.items()}
     with quiet_conversion():
         tf.saved_model.save(holder, str(folder), signatures=traced)
