@@ -1426,8 +1426,9 @@ def test_a_trial_of_another_processor_may_differ_and_it_is_said(tmp_path: Path, 
     [
         (
             "processor\t: 0\nmodel\t\t: 1\nmodel name\t: AMD EPYC 7B13 \nflags\t: fpu\n",
-            "AMD EPYC 7B13",
+            "AMD EPYC 7B13, model 1",
         ),
+        ("model name\t: AMD EPYC\nflags\t: fpu\n", "AMD EPYC"),
         ("processor\t: 0\nBogoMIPS\t: 50.00\n", None),
         ("model name\t: \nflags\t: fpu\n", None),
         (None, None),

@@ -19,13 +19,19 @@ def name_processor(devices: Devices) -> str:
 
 
 def name_cpu() -> str:
-    """Returns the name of the CPU, or at least its architecture."""
+    """Returns the name of the CPU with its model number, or at least its architecture."""
     try:
         text = CPU_INFO.read_text(encoding="utf-8")
     except OSError:
         text = ""
-    found = re.search(r"^model name[ \t]*:[ \t]*(\S.*)$", text, re.MULTILINE)
-    return (found and found[1].strip()) or platform.processor() or platform.machine()
+    name, model = (
+        re.search(rf"^{field}[ \t]*:[ \t]*(\S.*)$", text, re.MULTILINE)
+        for field in ("model name", "model")
+    )
+    if not name:
+        return platform.processor() or platform.machine()
+    # virtual machines give all models of a manufacturer one name, such as "AMD EPYC"
+    return name[1].strip() + (f", model {model[1].strip()}" if model else "")
 
 
 def explain_change(before: str | None, now: str | None) -> str:
