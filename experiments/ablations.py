@@ -23,8 +23,8 @@
 
 1. Each arm gets its own learning rate. It is trained with seed 0 at 1/3, 1 and 3 times the rate of
   its config, without a tenth of the training set. The rate with the highest accuracy on this tenth
-  wins; of equals, the smaller one. While the winner is the smallest or the largest rate, one more
-  rate beyond it is tried, four times at most. The test set is not opened.
+  wins; of equals, the smaller one. While the smallest or the largest rate is the best, or equals the
+  best, one more rate beyond it is tried, four times at most. The test set is not opened.
   Some arms fine-tune a start: a pre-training run of the study. It is trained once for each seed, at
   the learning rate of its config, as in the paper, which compares rates only in fine-tuning. Its
   row has the 5-shot accuracy of its features on the data of the arms. Rates are tried from seed 0.

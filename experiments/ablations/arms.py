@@ -89,22 +89,24 @@ class Claim:
         value: Maps accuracies to a number, which is greater than 0 if the claim holds.
         unit: Unit of that number.
         is_judged: Whether the report judges it; if not, the report shows the number alone.
+        is_published: Whether the paper claims it; if not, the report says so.
     """
 
     words: str
     value: Callable[[Accuracies], float]
     unit: str = "points"
     is_judged: bool = True
+    is_published: bool = True
 
 
-def better(one: str, other: str, words: str) -> Claim:
+def better(one: str, other: str, words: str, *, is_published: bool = True) -> Claim:
     """Returns the claim that one arm is better than another."""
-    return Claim(words=words, value=lambda a: a[one] - a[other])
+    return Claim(words=words, value=lambda a: a[one] - a[other], is_published=is_published)
 
 
 def difference(one: str, other: str, words: str) -> Claim:
     """Returns the difference of two arms about which the paper claims nothing."""
-    return replace(better(one, other, words), is_judged=False)
+    return replace(better(one, other, words, is_published=False), is_judged=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -137,7 +137,7 @@ def make_inside_verdicts(findings: Sequence[Finding]) -> str:
         for words, quantity, value, unit, digits in CLAIMS
         if quantity in arrays
     ]
-    return table(["the paper's claim", "here"], lines)
+    return table(["claim", "here"], lines)
 
 
 def draw_inside(
@@ -187,7 +187,10 @@ def _explain(study: Study, arm: str, arrays: Mapping[str, Sequence[np.ndarray]])
     config = study.arms[arm].config if arm in study.arms else study.starts[arm]
     patch = row_of(config.model, config.variant).total_stride
     grid = config.image_size // patch
-    uniform = distances_px((grid, grid), (patch, patch)).mean()
+    # a class token takes its share of the attention, at distance 0
+    options = config.model_options
+    tokens = grid**2 + (options.get("classifier", "token") == "token")
+    uniform = distances_px((grid, grid), (patch, patch)).mean() * grid**2 / tokens
     return wrap(
         f"The quantities of Figure 7, of {len(arrays[DISTANCE])} models. The attention distance of a "
         "head is the mean distance between a patch and the patches that it attends to, weighted by "

@@ -3,8 +3,8 @@
 What lives here: arithmetic on rates and on accuracies on held-out images. What does not: the runs
 that measure them (`ablations/runs.py`), and their order (`ablations/schedule.py`).
 
-The grid is the rate of the arm's config times 1/3, 1 and 3. While the winner is the smallest or the
-largest rate tried, one more rate beyond it is tried.
+The grid is the rate of the arm's config times 1/3, 1 and 3. While the smallest or the largest rate
+tried is the best, or equals the best, one more rate beyond it is tried.
 
 Source: arXiv:2010.11929, B.1: learning rates are chosen on a held-out part of the training set.
 """
@@ -29,8 +29,7 @@ def choose(tried: Tried) -> float | None:
     """Returns the rate with the highest accuracy (of equals, the smaller one), or None if all
     diverged.
     """
-    finished = [(accuracy, -rate) for rate, accuracy in tried.items() if accuracy is not None]
-    return -max(finished)[1] if finished else None
+    return min(_find_best(tried), default=None)
 
 
 def next_rates(center: float, tried: Tried) -> tuple[float, ...]:
@@ -44,11 +43,10 @@ def next_rates(center: float, tried: Tried) -> tuple[float, ...]:
     grid = make_grid(center)
     if missing := tuple(rate for rate in grid if rate not in tried):
         return missing
-    winner = choose(tried)
-    if len(tried) - len(grid) >= WIDENINGS or not _is_at_edge(winner, tried):
+    if len(tried) - len(grid) >= WIDENINGS or not _is_at_edge(tried):
         return ()
-    if winner is not None and winner == max(tried):
-        return (_round(FACTOR * winner),)
+    if max(tried) in _find_best(tried):
+        return (_round(FACTOR * max(tried)),)
     # also if all diverged: only a smaller rate can help
     return (_round(min(tried) / FACTOR),)
 
@@ -61,15 +59,16 @@ def find_winner(center: float, tried: Tried) -> float | None:
     """
     if next_rates(center, tried):
         return None
-    winner = choose(tried)
-    if _is_at_edge(winner, tried):
-        rates = ", ".join(f"{rate:g}" for rate in sorted(tried))
-        best = "all diverged" if winner is None else f"{winner:g} is best"
+    if _is_at_edge(tried):
+        rates, best = (
+            ", ".join(f"{rate:g}" for rate in sorted(each)) for each in (tried, _find_best(tried))
+        )
         raise ValueError(
             f"the best learning rate is not inside the grid after {WIDENINGS} widenings: of "
-            f"{rates}, {best}. Change the learning rate in the config of the arm."
+            f"{rates}, best: {best or 'none, all diverged'}. Change the learning rate in the config "
+            "of the arm."
         )
-    return winner
+    return choose(tried)
 
 
 def find_tried(rows: Sequence[Row], arm: str) -> Tried:
@@ -93,8 +92,16 @@ def find_rate(study: Study, rows: Sequence[Row], arm: str) -> float | None:
     return find_winner(center, find_tried(rows, source))
 
 
-def _is_at_edge(winner: float | None, tried: Tried) -> bool:
-    return winner is None or winner in (min(tried), max(tried))
+def _find_best(tried: Tried) -> set[float]:
+    """Returns the rates with the highest accuracy. The set is empty if all diverged."""
+    best = max((accuracy for accuracy in tried.values() if accuracy is not None), default=None)
+    return {rate for rate, accuracy in tried.items() if best is not None and accuracy == best}
+
+
+def _is_at_edge(tried: Tried) -> bool:
+    """Whether a better rate may lie beyond those tried, also if all diverged."""
+    best = _find_best(tried)
+    return not best or bool(best & {min(tried), max(tried)})
 
 
 def _round(rate: float) -> float:

@@ -267,11 +267,19 @@ def make_verdict_table(study: Study, rows: Sequence[Row], plan: Mapping[str, Any
     tested = select_tested(study, rows, plan["seeds"])
     titles = name_metrics(tested)
     lines = [
-        [claim.words, *(verdict(claim, study, tested, metric, plan) for metric in study.metrics)]
+        [
+            _name_claim(claim),
+            *(verdict(claim, study, tested, metric, plan) for metric in study.metrics),
+        ]
         for claim in study.claims
     ]
-    kind = "the paper's claim" if any(claim.is_judged for claim in study.claims) else "difference"
+    kind = "claim" if any(claim.is_judged for claim in study.claims) else "difference"
     return table([kind, *(titles[metric] for metric in study.metrics)], lines)
+
+
+def _name_claim(claim: Claim) -> str:
+    """Returns the words of a claim, and whether the paper does not state it."""
+    return claim.words + " Not stated in the paper." * (claim.is_judged and not claim.is_published)
 
 
 def make_start_table(study: Study, rows: Sequence[Row], seeds: int) -> str:
@@ -310,23 +318,19 @@ def make_arm_table(study: Study, rows: Sequence[Row], seeds: int) -> str:
         rows: All rows of `trials.csv`.
         seeds: Number of runs of each arm that the plan asks for.
     """
-    header = ["arm", "parameters", "compute", "exaFLOPs", "images/s", "learning rate"]
+    header = ["arm", "parameters", "compute", "exaFLOPs", "learning rate"]
     tested, lines = select_tested(study, rows, seeds), []
     titles = name_metrics(tested)
     header += [titles[metric] for metric in study.metrics]
     header += [study.paper_label] * bool(study.paper_label)
     for name, arm in study.arms.items():
         runs = [row for row in tested if row["arm"] == name and row["parameters"]]
-        speed = (
-            f"{statistics.median(row['images_per_second'] for row in runs):.0f}" if runs else "-"
-        )
         rate = _find_rate(study, rows, name)
         line = [
             arm.title,
             f"{runs[0]['parameters']:,}" if runs else "-",
             f"{study.relative_compute(name):.2f}",
             f"{arm.exaflops:.2g}",
-            speed,
             "not yet" if rate is None else f"{rate:g}",
             *(cell(tested, name, metric, seeds) for metric in study.metrics),
         ]
