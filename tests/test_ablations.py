@@ -114,7 +114,13 @@ VARIED = {
     "axial": {"variant.", "model", "model_options."},
     "hybrid": {"variant.", "model", "model_options."},
     "crop": {"run.data.crop"},
-    "data_size": {"variant.", "model", "model_options.", "run.data.train_share"},
+    "data_size": {
+        "variant.",
+        "model",
+        "model_options.",
+        "run.data.train_share",
+        "run.optimizer.learning_rate",  # the center of the grid
+    },
     "pretraining_size": {"variant.", "model", "model_options.", "weights"},
     "self_supervision": {"weights", "run.data.train_share"},
     "transfer": {"weights", "run.data.train_share"},

@@ -58,8 +58,10 @@ SGD = OptimizerConfig(
 # Of configs/cifar10_few_labels.py, where arms start from random weights too: with SGD, a ViT does
 # not train well from these
 MUON = OptimizerConfig(name="muon", learning_rate=3e-3, weight_decay=0.05)
-# the best rates of the small models of `hybrid` on CIFAR-10
-START_RATES = {"ViT": 3e-3, "Hybrid": 3e-3, "ResNet": 9e-3}
+# The best rates in the studies that were run first, `hybrid` (the small models), `crop`, `resolution`
+# and `transfer`. As centers of the grids of the others they save trials.
+BEST_RATES = {"ViT": 3e-3, "Hybrid": 3e-3, "ResNet": 9e-3}
+BEST_SGD, BEST_MUON = replace(SGD, learning_rate=0.09), replace(MUON, learning_rate=9e-3)
 
 
 def _make_start(recipe: str, base: PretrainConfig, smoke: bool, steps: int) -> StartConfig:
@@ -217,6 +219,7 @@ def _shape_arms(base: PretrainConfig, middle: Mapping[str, int]) -> dict[str, Ar
 def _shape(base: PretrainConfig, smoke: bool) -> Study:
     middle = {"patch_size": 8, "depth": 4, "width": 64, "mlp_dim": 128}
     middle = {"patch_size": 8, "depth": 2, "width": 16, "mlp_dim": 32} if smoke else middle
+    base = change_config(base, optimizer={"learning_rate": BEST_RATES["ViT"]})
     arms = _shape_arms(base, middle)
     others = {"depth": "depth_x4", "patches": "patch_size_x0.5", "mlp": "mlp_dim_x4"}
     times = {
@@ -483,7 +486,11 @@ def _data_size_arms(base: PretrainConfig, smoke: bool) -> dict[str, Arm]:
     return {
         f"{family.lower()}_{part}": Arm(
             title=f"{family}, {'all' if part == 1 else f'1/{part}'}",
-            config=change_config(config, data={"held_out": 0.1, "train_share": 1 / part}),
+            config=change_config(
+                config,
+                data={"held_out": 0.1, "train_share": 1 / part},
+                optimizer={"learning_rate": BEST_RATES[family]},
+            ),
             families=(family,),
         )
         for family, config in models.items()
@@ -551,7 +558,7 @@ def _pretraining_size(base: PretrainConfig, smoke: bool) -> Study:
     num_classes, each = (8, (2, 20)) if smoke else (200, (5, 25, 125, 625))
     sizes = [num_classes * count for count in each]
     fractals = load_config(str(CONFIGS / "fractals_cifar10.py")).run.data
-    run = _make_fine_tuning(base, smoke, SGD, 200)
+    run = _make_fine_tuning(base, smoke, BEST_SGD, 200)
     run = _take_share(run, 0.5 if smoke else 0.04)
     starts, arms = {}, {}
     for family, config in _make_equal_models(base, smoke).items():
@@ -559,7 +566,7 @@ def _pretraining_size(base: PretrainConfig, smoke: bool) -> Study:
             data = replace(fractals, num_classes=num_classes, images_per_class=count, test="")
             steps = SMOKE_STEPS if smoke else 1000
             settings = change_steps(replace(config.run, data=data), steps)
-            optimizer = replace(settings.optimizer, learning_rate=START_RATES[family])
+            optimizer = replace(settings.optimizer, learning_rate=BEST_RATES[family])
             settings = replace(settings, optimizer=optimizer)
             name = f"{family.lower()}_{size}"
             starts[f"fractals_{name}"] = replace(config, run=settings)
@@ -637,7 +644,7 @@ def _self_supervision(base: PretrainConfig, smoke: bool) -> Study:
     }
     shares = {"1": 0.01, "2": 0.02, "10": 0.1, "100": 1.0}
     shares = {"1": 0.1, "10": 0.5, "100": 1.0} if smoke else shares
-    run = _make_fine_tuning(base, smoke, MUON, 400)  # just over one epoch of all labels
+    run = _make_fine_tuning(base, smoke, BEST_MUON, 400)  # just over one epoch of all labels
     arms = {
         f"{start or 'scratch'}_{percent}": make_finetuned(
             f"{title}, {100 * share:g} % of the labels",
