@@ -58,6 +58,8 @@ class Browser:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            # it puts a socket there, whose path may have 107 bytes
+            env={**os.environ, "TMPDIR": "/tmp"},
             pass_fds=(commands, answers),
         )
         os.close(commands)
@@ -127,7 +129,7 @@ class Browser:
 
     def _next(self) -> dict:
         while b"\0" not in self._rest:
-            assert select.select([self._read], [], [], 120)[0], "the browser does not answer"
+            assert select.select([self._read], [], [], HUNG_SECONDS)[0], "the browser is silent"
             part = os.read(self._read, 1 << 16)
             assert part, "the browser has ended"
             self._rest += part

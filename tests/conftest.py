@@ -20,11 +20,23 @@ from typing import Any
 _HOME = Path(tempfile.mkdtemp(prefix="keras_vit_tests_"))
 atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
 os.environ["KERAS_HOME"] = str(_HOME / "keras")
-os.environ.pop("KERAS_VIT_WEIGHTS", None)
+# What a machine sets for other programs: proxies, tokens, clusters, devices, the repository of a git hook.
+_OF_OTHERS = {
+    *("KERAS_VIT_WEIGHTS", "TF_CONFIG", "TPU_NAME", "TF_FORCE_GPU_ALLOW_GROWTH"),
+    *("TRANSFORMERS_OFFLINE", "GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE"),
+}
+for _name in list(os.environ):
+    if (
+        _name in _OF_OTHERS
+        or _name.lower().endswith("_proxy")
+        or _name.startswith(("HF_", "HUGGING_FACE_"))
+    ):
+        del os.environ[_name]
+os.environ["HF_HOME"] = str(_HOME / "huggingface")
 os.environ["NO_PROXY"] = "*"
 os.environ["MPLBACKEND"] = "agg"
 os.environ["CI"] = "true"  # or OpenVINO reports that it was imported, over the network
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 # workers of pytest-xdist inherit it, and share the servers of `warm.py`
 if "KERAS_VIT_TESTS_WARM" not in os.environ:
     os.environ["KERAS_VIT_TESTS_WARM"] = str(_HOME / str(os.getpid()))
@@ -48,6 +60,7 @@ from keras_vit.variants import RESNET_VARIANTS, VARIANTS, VIT_VARIANTS, ResNetVa
 if _ON_TENSORFLOW:
     import tensorflow as tf
 
+    tf.config.set_visible_devices([], "GPU")
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
     )

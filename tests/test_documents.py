@@ -144,7 +144,7 @@ def shell(tmp_path_factory, monkeypatch, changes, downloads) -> None:
         "python": f'exec {start} "$PAGE_FLAGS" "$@"',
         "keras-vit": f'exec {start} "$PAGE_FLAGS" -m keras_vit "$@"',
         "pip": f'exec {sys.executable} {tests / "page_pip.py"} "$@"',
-        "make": f'exec /usr/bin/env -u MAKEFLAGS make -n -C {ROOT} "$@" > /dev/null',
+        "make": f'exec /usr/bin/env -u MAKEFLAGS LC_ALL=C make -n -C {ROOT} "$@" > /dev/null',
     }
     outside = os.environ["PATH"]
     programs["make"] = f"PATH={shlex.quote(outside)} {programs['make']}"

@@ -1,5 +1,6 @@
 """One run at a time in a folder; a killed one keeps nobody out."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -78,11 +79,12 @@ def test_a_disk_without_locks_is_said(tmp_path, monkeypatch):
     with lock_folder(tmp_path):
         pass
     assert len(said) == 1 and "cannot be locked" in said[0] and "No locks available" in said[0]
+    gc.collect()  # what earlier tests left open
     descriptors = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
     with lock_folder(tmp_path):
         pass
     if descriptors is not None:
-        assert len(os.listdir("/proc/self/fd")) == descriptors
+        assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
 def test_a_system_without_locks_is_said(tmp_path, monkeypatch):

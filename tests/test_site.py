@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from chromium import Browser, complaints, needs_browser, requested
+from warm import HUNG_SECONDS
 
 import keras_vit
 from keras_vit import layers, train
@@ -256,10 +257,9 @@ def test_search_finds_the_page_from_the_disk(question: str, site: Path, browser:
     browser.show(1280)
     browser.open(site / "index.html", f"?q={urllib.parse.quote(question)}")
     links = "[...document.querySelectorAll('.md-search-result__link')].map(each => each.href)"
-    for _ in range(600):  # the index is loaded and searched in the background
-        found = browser.ask(links)
-        if found:
-            break
+    deadline = time.monotonic() + HUNG_SECONDS
+    while not (found := browser.ask(links)):  # the index is loaded and searched in the background
+        assert time.monotonic() < deadline, "nothing was found"
         time.sleep(0.1)
     names = [urllib.parse.urlsplit(link).path.removesuffix(".html") for link in found]
     first = list(dict.fromkeys(Path(name).relative_to(site).as_posix() for name in names))[:4]

@@ -31,7 +31,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -281,11 +281,27 @@ def _connect(backend: str) -> socket.socket:
     path = Path(os.environ[FOLDER]) / backend
     with open(path.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not path.exists():
-            _start_server(path, backend)
-    connection = socket.socket(socket.AF_UNIX)
-    connection.connect(os.fspath(path))
-    return connection
+        while True:
+            if not path.exists():
+                _start_server(path, backend)
+            connection = socket.socket(socket.AF_UNIX)
+            try:
+                with _address(path) as address:
+                    connection.connect(address)
+                return connection
+            except ConnectionRefusedError:  # the server was killed
+                connection.close()
+                path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _address(path: Path) -> Iterator[str]:
+    """The address of a socket in at most 107 bytes, all that there may be of it, wherever it lies."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
 
 
 def _start_server(path: Path, backend: str) -> None:
@@ -299,7 +315,7 @@ def _start_server(path: Path, backend: str) -> None:
     server.returncode = 0
     deadline = time.monotonic() + HUNG_SECONDS
     while not path.exists():
-        if time.monotonic() > deadline or not Path(f"/proc/{server.pid}").exists():
+        if time.monotonic() > deadline or os.waitpid(server.pid, os.WNOHANG)[0]:
             raise RuntimeError(
                 f"No server of warm processes: {path.with_suffix('.log').read_text()[-2000:]}"
             )
@@ -346,7 +362,8 @@ def _serve(path: Path) -> Callable[[], None] | None:
     owner = Path("/proc", path.parent.name)
     with socket.socket(socket.AF_UNIX) as listener, selectors.PollSelector() as selector:
         partial = path.with_suffix(".starting")
-        listener.bind(os.fspath(partial))
+        with _address(partial) as address:
+            listener.bind(address)
         listener.listen(64)
         partial.rename(path)
         selector.register(listener, selectors.EVENT_READ)

@@ -23,6 +23,7 @@ from keras_vit.analyze.batches import Taken, batches_of, check_shape, is_array
 _BYTES_OF_A_STEP, _MOST_IMAGES = 64e6, 32  # the attention weights of one layer
 _SECONDS_BEFORE_BAR = 2  # shorter analyses show no progress bar
 _UNKNOWN_FREE_BYTES = 8e9  # assumed if the system does not report it
+_CGROUP = Path("/sys/fs/cgroup")  # limits of a container
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -302,9 +303,16 @@ def _measure_free_bytes() -> float:
         free = 1024.0 * int(available[1]) if available else _UNKNOWN_FREE_BYTES
     except OSError:
         return _UNKNOWN_FREE_BYTES
-    limit, used = (Path(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
-    if limit.exists() and (text := limit.read_text().strip()).isdecimal():
-        free = min(free, int(text) - int(used.read_text()))
+    try:
+        limit, used, parts = (
+            (_CGROUP / f"memory.{name}").read_text().strip() for name in ("max", "current", "stat")
+        )
+    except OSError:
+        return free
+    # pages of files that were read or written, which the kernel drops as soon as it needs them
+    cached = re.search(r"^inactive_file (\d+)$", parts, re.MULTILINE)
+    if limit.isdecimal():
+        free = min(free, int(limit) - int(used) + (int(cached[1]) if cached else 0))
     return free
 
 

@@ -736,6 +736,19 @@ def test_weights_that_do_not_fit_into_memory_are_refused_before_they_are_compute
         attention_maps(vit, IMAGES[:3])
 
 
+@pytest.mark.parametrize(
+    ("limit", "free"), [("1000000\n", 1_000_000 - 900_000 + 600_000), ("max\n", None)]
+)
+def test_cached_files_of_a_container_are_free_memory(limit, free, tmp_path, monkeypatch):
+    whole = attention._measure_free_bytes()
+    monkeypatch.setattr(attention, "_CGROUP", tmp_path)
+    (tmp_path / "memory.max").write_text(limit)
+    (tmp_path / "memory.current").write_text("900000\n")
+    stat = "anon 200000\nfile 700000\ninactive_anon 1\nactive_file 100000\ninactive_file 600000\n"
+    (tmp_path / "memory.stat").write_text(stat)
+    assert attention._measure_free_bytes() == (free or pytest.approx(whole, rel=0.9))
+
+
 # ── the model stays as it is ──
 
 

@@ -669,8 +669,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         "experiments/ablations/rates.py",
         "tests/test_ablations.py",
         ("WIDENINGS = 4", "WIDENINGS = 5"),
-        ("and winner == max(tried)", "and False"),
-        ("-max(finished)[1]", "-min(finished)[1]"),
+        ("if max(tried) in _find_best(tried)", "if False"),
+        ("min(_find_best(tried), default=None)", "max(_find_best(tried), default=None)"),
+        ("best & {min(tried), max(tried)}", "best & {min(tried)}"),
     ),
     *_in(
         "experiments/ablations/rows.py",

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import keras
@@ -331,10 +330,23 @@ def test_a_layer_that_is_not_there_names_its_neighbours(model, source):
 
 
 SCRIPT = """
-import sys, numpy as np, keras, keras_vit
+import sys, time, numpy as np, keras, keras_vit
 from keras_vit.data import sources
 from keras_vit.evaluate import feature_store, features
-feature_store._SECONDS_BETWEEN_SAVES = 0.05
+append = feature_store.FeatureStore.append
+
+def append_and_wait(store, *arrays):
+    append(store, *arrays)
+    if store.rows == 400:
+        store._save()
+    if store.rows == 600:
+        [file.flush() for file in store._files]
+        print("half", flush=True)
+        time.sleep(3600)
+
+if sys.argv[2:] == ["wait"]:
+    feature_store._SECONDS_BETWEEN_SAVES = float("inf")
+    feature_store.FeatureStore.append = append_and_wait
 keras.utils.set_random_seed(1)
 model = keras_vit.ViT_Ti16(weights=None, input_shape=(64, 64, 3), classes=2)
 images = np.random.default_rng(0).integers(0, 256, (1000, 8, 8, 3)).astype(np.uint8)
@@ -345,22 +357,22 @@ print("done", found.values.shape)
 
 @pytest.mark.slow
 def test_a_killed_process_goes_on_and_ends_with_the_same_bits(tmp_path: Path):
-    def start(folder: str) -> subprocess.Popen:
+    def start(*arguments: str) -> subprocess.Popen:
+        folder, *rest = arguments
         return warm.Popen(
-            [sys.executable, "-c", SCRIPT, str(tmp_path / folder)],
+            [sys.executable, "-c", SCRIPT, str(tmp_path / folder), *rest],
             env={**os.environ, warm.UNOPTIMIZED: "1"},
             stdout=subprocess.PIPE,
             text=True,
         )
 
     assert "done (1000, 192)" in start("whole").communicate(timeout=HUNG_SECONDS)[0]
-    process, deadline = start("killed"), time.monotonic() + HUNG_SECONDS
-    while not (tmp_path / "killed" / "progress.json").exists() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    time.sleep(0.1)
+    process = start("killed", "wait")
+    assert process.stdout.readline() == "half\n"
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    assert not (tmp_path / "killed" / "features.json").exists(), "it was too quick to be killed"
+    saved = json.loads((tmp_path / "killed" / "progress.json").read_text())
+    assert saved["rows"] == 400 and not (tmp_path / "killed" / "features.json").exists()
     assert "done (1000, 192)" in start("killed").communicate(timeout=HUNG_SECONDS)[0]
     whole, resumed = (load(tmp_path / folder) for folder in ("whole", "killed"))
     assert (whole.values == resumed.values).all() and (whole.labels == resumed.labels).all()

@@ -278,8 +278,9 @@ def background() -> tuple[keras.Model, np.ndarray, np.ndarray]:
     model = keras.Model(
         images, {"logits": keras.layers.GroupNormalization(32, epsilon=1e-6)(images)}
     )
-    pixels = RNG.normal(0, 2, (2, 112, 112, 64)).astype(np.float32)
-    pixels[RNG.uniform(size=(2, 112, 112)) < 0.9] = RNG.normal(0, 2, 64)
+    rng = np.random.default_rng(0)
+    pixels = rng.normal(0, 2, (2, 112, 112, 64)).astype(np.float32)
+    pixels[rng.uniform(size=(2, 112, 112)) < 0.9] = rng.normal(0, 2, 64)
     exact = pixels.astype(np.float64).reshape(2, -1, 32, 2)
     exact = (exact - exact.mean((1, 3), keepdims=True)) / np.sqrt(
         exact.var((1, 3), keepdims=True) + 1e-6

@@ -31,7 +31,8 @@ with new_version(sys.argv[1]) as version:
         (version.folder / f"{number}").write_text("x" * 1000)
         if number == 100:
             print("half", flush=True)
-            time.sleep(float(sys.argv[2]))
+            while not Path(sys.argv[2]).exists():
+                time.sleep(0.01)
 print(version.path, flush=True)
 """
 
@@ -100,22 +101,24 @@ def test_twenty_writers_at_once_get_twenty_versions(tmp_path: Path):
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
 def test_a_killed_writer_leaves_no_version_and_the_next_one_clears_up(tmp_path: Path):
     base = tmp_path / "vit"
-    with _process(base, seconds=60) as killed:
+    with _process(base) as killed:
         assert killed.stdout is not None and killed.stdout.readline() == "half\n"
         killed.send_signal(signal.SIGKILL)
         killed.wait()
     assert versions(base) == []
     (left,) = base.iterdir()
-    with _process(base, seconds=5) as alive:
+    with _process(base) as alive:
         assert alive.stdout is not None and alive.stdout.readline() == "half\n"
         assert _write(base) == base / "1"  # while another one is at work, whose files stay
         assert not left.exists()
+        (tmp_path / "go on").write_text("")
         assert alive.stdout.readline() == f"{base / '2'}\n"
     assert len(list((base / "2").iterdir())) == 200
 
 
-def _process(base: Path, seconds: float) -> subprocess.Popen:
-    command = [sys.executable, "-c", _WRITER, str(base), str(seconds)]
+def _process(base: Path) -> subprocess.Popen:
+    """A writer that stops half-way, until there is a file `go on` beside the folder."""
+    command = [sys.executable, "-c", _WRITER, str(base), str(base.with_name("go on"))]
     return warm.Popen(command, stdout=subprocess.PIPE, text=True)
 
 

@@ -152,6 +152,9 @@ def test_a_request_beyond_its_deadline_is_tried_again_and_then_reported(
     save_photographs(images, range(200, 204))
     photograph(204).save(images / "once.jpg", comment=f"stand-in:slow-once {transport}".encode())
     photograph(205).save(images / "ever.jpg", comment=b"stand-in:slow")
+    # the first request of a server takes longest
+    save_photographs(tmp_path / "first", range(199, 200))
+    assert client(tmp_path / "first", server.address(transport)).returncode == 0
     options = [
         "--batch_size=1",
         "--deadline_s=2",

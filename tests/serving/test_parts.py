@@ -99,13 +99,24 @@ def test_retries_have_an_end_and_the_last_failure_is_told():
     assert (caught.value.retries, len(line.outcomes)) == (3, 5)
 
 
-def test_no_try_and_no_wait_goes_beyond_the_total():
-    line = Line(*[Passing("away")] * 1000)
-    start = time.monotonic()
+def test_no_try_and_no_wait_goes_beyond_the_total(monkeypatch):
+    """On a clock that only the waiting and the tries advance."""
+    now, waits, tries = [0.0], Waits(), []
+
+    def wait(timeout=None):
+        now[0] += timeout
+
+    def ask(files, timeout_s):
+        tries.append((now[0], timeout_s))
+        now[0] += min(timeout_s, 0.01)
+        raise Passing("away")
+
+    monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(waits, "wait", wait)
     with pytest.raises(patience.GaveUp):
-        asked(line, threading.Event(), retries=1000, total_s=0.5)
-    assert time.monotonic() - start < 0.6
-    assert max(line.timeouts) <= 0.5
+        asked(SimpleNamespace(ask=ask), waits, retries=1000, total_s=0.5)
+    assert now[0] <= 0.5 and len(tries) > 2
+    assert all(start + timeout_s <= 0.5 + 1e-9 for start, timeout_s in tries)
 
 
 def test_the_last_try_has_what_is_left_of_the_total(monkeypatch):

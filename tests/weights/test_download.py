@@ -728,6 +728,7 @@ def test_killed_process_leaves_no_file_under_the_final_name(server, home):
     path = cache_path(server.url())
     deadline = time.monotonic() + HUNG_SECONDS
     while not list(path.parent.glob(".partial-*")) and time.monotonic() < deadline:
+        assert process.poll() is None, "the download ended"
         time.sleep(0.02)
     process.kill()
     process.wait()
