@@ -1599,8 +1599,12 @@ def test_an_unfinished_study_has_no_verdict_on_the_page(tmp_path: Path):
     assert "| trials | 18 of 28: unfinished, no verdict yet; the grid of rates may grow |" in page
     assert "| 18 of 28 trials |" in page and "holds:" not in page
     hours = [{**each, "seconds": 9000.0, "cpu_seconds": 5400.0} for each in rows[:2]]
+    title = "processor hours, sum over the trials"
     facts = dict(list_facts("optimizer", study_of_plan(plan), hours, plan))
-    assert facts["processor hours, sum over the trials"] == "3.0"
+    assert facts[title] == "3.0"
+    hours.append({**rows[2], "cpu_seconds": None})  # of a version that did not measure them
+    facts = dict(list_facts("optimizer", study_of_plan(plan), hours, plan))
+    assert facts[title] == "3.0, of 2 of 3 trials"
 
 
 def test_the_script_writes_the_page(tmp_path: Path):

@@ -663,7 +663,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "tests/test_ablations.py",
         ('== "start" and row["seed"] < seeds]', '== "start"]'),
         ("picture.unlink(missing_ok=True)", "pass"),
-        ("row['cpu_seconds'] or 0", "0"),
+        ("sum(times) / 3600", "len(times)"),
+        ("if len(times) < len(rows)", "if False"),
     ),
     *_in(
         "experiments/ablations/rates.py",
