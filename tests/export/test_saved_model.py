@@ -342,7 +342,15 @@ def test_a_model_without_a_graph_is_refused(tmp_path: Path):
 # ── processes ──
 
 EXPORT = """
-import dataclasses, sys
+import dataclasses, sys, time
+from pathlib import Path
+
+def wait_before_a_version(event, arguments):
+    if event == "os.rename" and Path(arguments[1]).parent == Path(sys.argv[1]):
+        time.sleep(3600)
+
+if sys.argv[2:] == ["wait"]:
+    sys.addaudithook(wait_before_a_version)
 import keras_vit
 from keras_vit.export.saved_model import saved_model
 row = keras_vit.variants.VIT_VARIANTS["ViT_Ti16"]
@@ -351,11 +359,9 @@ saved_model(keras_vit.application(row)(weights=None, input_shape=(32, 48, 3), cl
 """
 
 
-WARMUP = "tf_serving_warmup_requests"
-
-
-def start(base: Path) -> subprocess.Popen:
-    return warm.Popen([sys.executable, "-c", EXPORT, str(base)], stderr=subprocess.DEVNULL)
+def start(base: Path, *options: str) -> subprocess.Popen:
+    command = [sys.executable, "-c", EXPORT, str(base), *options]
+    return warm.Popen(command, stderr=subprocess.DEVNULL)
 
 
 def kill_when(process: subprocess.Popen, has_come: Callable[[], bool]) -> None:
@@ -386,8 +392,10 @@ def partial_folders(base: Path) -> list[Path]:
 )
 def test_a_killed_export_leaves_no_version(tmp_path: Path, file: str):
     base = tmp_path / "vit"
+    # the last files come just before the version: it waits there
     kill_when(
-        start(base), lambda: any((folder / file).exists() for folder in partial_folders(base))
+        start(base, "wait"),
+        lambda: any((folder / file).exists() for folder in partial_folders(base)),
     )
     assert not versions(base)
     assert all(path.name.startswith(".") for path in base.iterdir())
