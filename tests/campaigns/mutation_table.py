@@ -494,6 +494,12 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     # ---- analyze
     *_in(
+        "keras_vit/analyze/attention.py",
+        "tests/analyze/test_attention.py",
+        ("+ (int(cached[1]) if cached else 0)", ""),
+        ("if needed > free:", "if needed > 2 * free:"),
+    ),
+    *_in(
         "keras_vit/analyze/attention_arithmetic.py",
         "tests/analyze/test_attention.py",
         ("product = layer @ product", "product = product @ layer"),
