@@ -221,16 +221,18 @@ def _shape(base: PretrainConfig, smoke: bool) -> Study:
     middle = {"patch_size": 8, "depth": 2, "width": 16, "mlp_dim": 32} if smoke else middle
     base = change_config(base, optimizer={"learning_rate": BEST_RATES["ViT"]})
     arms = _shape_arms(base, middle)
-    others = {"depth": "depth_x4", "patches": "patch_size_x0.5", "mlp": "mlp_dim_x4"}
-    times = {
-        word: arms[name].macs / arms["base"].macs
-        for word, name in {**others, "width": "width_x2", "all": "all_x1.5"}.items()
+    scaled = {
+        "depth": "depth_x4",
+        "patches": "patch_size_x0.5",
+        "mlp": "mlp_dim_x4",
+        "width": "width_x2",
+        "all": "all_x1.5",
     }
+    times = {word: arms[name].macs / arms["base"].macs for word, name in scaled.items()}
 
     def gain(a: Accuracies, word: str) -> float:
         """Returns the points that a scaling gains for each doubling of compute."""
-        name = {**others, "width": "width_x2"}[word]
-        return (a[name] - a["base"]) / math.log2(times[word])
+        return (a[scaled[word]] - a["base"]) / math.log2(times[word])
 
     each = "points for each doubling of compute"
     return Study(
@@ -255,7 +257,9 @@ def _shape(base: PretrainConfig, smoke: bool) -> Study:
             ),
             Claim(
                 words="Scaling the width gains least.",
-                value=lambda a: min(gain(a, word) for word in others) - gain(a, "width"),
+                value=lambda a: (
+                    min(gain(a, word) for word in ("depth", "patches", "mlp")) - gain(a, "width")
+                ),
                 unit=each,
             ),
             better("patch_size_x0.5", "base", "Smaller patches are better."),
@@ -657,15 +661,16 @@ def _self_supervision(base: PretrainConfig, smoke: bool) -> Study:
         for percent, share in shares.items()
     }
 
+    masked = "masked_patches"
+
     def claim(one: str, other: str, percent: str, words: str) -> Claim:
         return better(
             f"{one}_{percent}",
             f"{other}_{percent}",
             f"{words}, {100 * shares[percent]:g} % of the labels.",
-            is_published=one != "mae",
+            is_published=(one, percent) == (masked, "100"),
         )
 
-    masked = "masked_patches"
     pairs = (
         (masked, "scratch", "Masked patches are better than random weights"),
         ("supervised", masked, "Supervised pre-training on fractals is better than masked patches"),
