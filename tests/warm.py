@@ -296,7 +296,9 @@ def _connect(backend: str) -> socket.socket:
 
 @contextlib.contextmanager
 def _address(path: Path) -> Iterator[str]:
-    """The address of a socket in at most 107 bytes, all that there may be of it, wherever it lies."""
+    """Yields a short name of a socket: the path of an AF_UNIX socket has at most 107 bytes, and that of
+    its folder may be longer.
+    """
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
