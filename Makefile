@@ -20,8 +20,9 @@ $(shell rm -f $(VENV)/.installed-*)
 endif
 
 # Tests of floors 0-3 that depend on the backend, and so run on JAX too. `make test-all` adds the graphs of the analyses.
-ON_JAX := kernels layers models test_applications.py test_cost_measured.py test_imagenet.py \
-    test_reference.py test_repository.py test_round_trips.py $(addprefix weights/test_,keras_h5.py model_file.py restore.py variables.py)
+# The models of published sizes come first, when the processes beside them are small.
+ON_JAX := test_reference.py kernels layers models test_applications.py test_cost_measured.py test_imagenet.py \
+    test_repository.py test_round_trips.py $(addprefix weights/test_,keras_h5.py model_file.py restore.py variables.py)
 ALSO_ON_JAX := analyze/test_families.py $(addprefix analyze/test_attention.py::test_,sums_in_the_graph_are_those_of_the_weights \
     these_weights_reproduce_what_each_block_of_each_model_gives) weights/test_save.py
 # Most of the time on JAX goes into compiling small programs. Kept, a second run takes a third of the time; compiled
@@ -33,11 +34,11 @@ UNOPTIMIZED := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=
 ONE_THREAD := TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 OMP_NUM_THREADS=1
 UNASKED := not network and not accelerator
 # The processes of pytest grow with every file. To save memory, `make test` starts new ones once, and `make test-all` four
-# times.
+# times: exporting models of published sizes, which takes most, begins when JAX has ended.
 LIGHT := $(addprefix tests/,analyze data evaluate kernels layers models photos serving)
 tensorflow_1 := $(LIGHT)
-tensorflow_2 := tests/export
-tensorflow_3 := tests/train tests/weights
+tensorflow_2 := tests/train tests/weights
+tensorflow_3 := tests/export
 tensorflow_4 := $(wildcard tests/test_[a-d]*.py)
 tensorflow_5 := tests $(patsubst %,--ignore=%,$(tensorflow_1) $(tensorflow_2) $(tensorflow_3) $(tensorflow_4))
 tensorflow_234 := tests $(tensorflow_1:%=--ignore=%)

@@ -114,6 +114,8 @@ def test_table_3(model, data, epochs, rate, schedule, decay, dropout):
     assert isinstance(config, PretrainConfig) and config.model == model and config.image_size == 224
     assert run.batch_size == 4096
     assert run.loop.total_steps == pytest.approx(epochs * NUM_IMAGES[data] / 4096, rel=1e-3)
+    if data != "imagenet":  # which has a validation set of its own
+        assert run.data.held_out * NUM_IMAGES[data] == pytest.approx(51_200, rel=1e-3)
     assert (optimizer.name, optimizer.options) == ("adam", {"beta_1": 0.9, "beta_2": 0.999})
     assert (optimizer.learning_rate, optimizer.schedule) == (float(rate), schedule)
     assert (optimizer.weight_decay, optimizer.warmup_steps) == (float(decay), 10_000)
@@ -404,6 +406,7 @@ def test_fractals_are_fair_to_both():
     )
     pretrained = config_of("fractals_digits.py")
     assert scratch.run.data == tuned.run.data and scratch.run.loop == tuned.run.loop
+    assert not tuned.run.data.flip  # the mirror image of a digit is no digit
     assert (scratch.run.batch_size, scratch.run.seed) == (tuned.run.batch_size, tuned.run.seed)
     assert (
         scratch.variant == tuned.variant == pretrained.variant

@@ -78,6 +78,7 @@ def _thick(mask: np.ndarray) -> np.ndarray:
 def test_the_same_seed_finds_the_same_systems_and_more_classes_come_after_them():
     few, many = fractals.find_systems(5, seed=0), fractals.find_systems(150, seed=0)
     assert many.maps.shape == (150, 8, 2, 3) and many.maps.dtype == np.float32
+    assert len(np.unique(many.maps.reshape(150, -1), axis=0)) == 150
     np.testing.assert_array_equal(few.maps, many.maps[:5])
     np.testing.assert_array_equal(few.probabilities, many.probabilities[:5])
     assert not np.array_equal(few.maps, fractals.find_systems(5, seed=1).maps)
@@ -156,6 +157,29 @@ def test_an_instance_varies_the_parameters_of_the_maps(unvaried, monkeypatch):
     monkeypatch.setattr(fractals, "WEIGHT_SPREAD", 0.1)
     for image in _draw(GASKET, range(4))[0]:
         assert min(_missed(_figure(image))) > 0.1
+
+
+def test_an_instance_is_turned_to_either_side(monkeypatch):
+    angles = []
+
+    def record(points, angle, mirror, turn=fractals._turn):
+        angles.append(float(angle[0]))
+        return turn(points, angle, mirror)
+
+    monkeypatch.setattr(fractals, "_turn", record)
+    for index in range(16):
+        fractals.render(GASKET, index, seed=5, image_size=8)
+    assert -fractals.LARGEST_TURN <= min(angles) < 0 < max(angles) <= fractals.LARGEST_TURN
+    assert max(map(abs, angles)) > fractals.LARGEST_TURN / 2
+
+
+@pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
+def test_a_figure_has_room_along_each_of_its_sides(place):
+    wide = tf.constant([[3.0, 7.0, 5.0], [-1.0, 0.0, 1.0]])  # 4 by 2
+    placed = fractals._place(wide, scale=tf.constant([0.5]), place=tf.fill([2], place)).numpy()
+    start = place * np.array([0.5, 0.75])
+    np.testing.assert_allclose(placed.min(1), start, atol=1e-6)
+    np.testing.assert_allclose(placed.max(1), start + [0.5, 0.25], atol=1e-6)
 
 
 def test_what_is_drawn_lies_on_the_attractor(unvaried, systems):

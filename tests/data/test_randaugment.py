@@ -198,6 +198,19 @@ def test_each_operation_can_be_drawn_in_both_directions(monkeypatch):
     assert sorted(set(drawn)) == list(range(32))
 
 
+def test_each_operation_has_draws_of_its_own(monkeypatch):
+    def note(image: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
+        """Moves the columns to the left, and writes the draw into the last one."""
+        level = tf.cast(256 * draw[0], tf.uint8)
+        return tf.concat([image[:, 1:], tf.fill((1, 1, 3), level)], axis=1)
+
+    monkeypatch.setattr(randaugment, "operations", lambda _: dict.fromkeys(NAMES, note))
+    transform, image = randaugment.rand_augment(3, 7), tf.zeros((1, 3, 3), tf.uint8)
+    for number in range(4):
+        noted = transform(image, tf.constant([5, number])).numpy()[0, :, 0]
+        assert len(set(noted.tolist())) == 3
+
+
 def test_operations_follow_each_other():
     image = NOISE[:16, :16]
     transform = randaugment.rand_augment(2, 0)

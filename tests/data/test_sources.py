@@ -158,6 +158,13 @@ def test_systems_and_instances_of_fractals_follow_the_seed_of_the_source():
     assert found_label == label
 
 
+def test_fractals_of_another_size_are_other_data():
+    contents = {
+        sources.fractals(2, images_per_class=2, image_size=size).content() for size in (8, 9)
+    }
+    assert len(contents) == 2
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """A data set of TensorFlow Datasets, written to disk by its own writer: 7 training and 3 test
@@ -329,7 +336,8 @@ def test_an_unknown_name_or_split_is_said(built):
         sources.tfds("shapes", "validation", data_dir=built)
 
 
-def test_a_data_set_that_is_not_there_fails_at_once_offline(tmp_path, monkeypatch):
+@pytest.mark.parametrize("proxies", [{}, {"no": "localhost"}])  # of the second none is a proxy
+def test_a_data_set_that_is_not_there_fails_at_once_offline(tmp_path, monkeypatch, proxies):
     tfds = pytest.importorskip("tensorflow_datasets")
 
     def no_network(host, *_):
@@ -339,7 +347,7 @@ def test_a_data_set_that_is_not_there_fails_at_once_offline(tmp_path, monkeypatc
         pytest.fail("It would have tried for minutes.")
 
     monkeypatch.setattr(socket, "getaddrinfo", no_network)
-    monkeypatch.setattr(urllib.request, "getproxies", dict)
+    monkeypatch.setattr(urllib.request, "getproxies", lambda: proxies)
     monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", prepare)
     with pytest.raises(
         ValueError,
@@ -348,10 +356,11 @@ def test_a_data_set_that_is_not_there_fails_at_once_offline(tmp_path, monkeypatc
         sources.tfds("mnist", "train", data_dir=tmp_path)
 
 
-def test_a_record_file_that_is_cut_short_is_named(built):
+@pytest.mark.parametrize("lost", [1, 5])
+def test_a_record_file_that_is_cut_short_is_named(built, lost):
     path = next(Path(built).rglob("*train*.tfrecord*"))
     whole = path.read_bytes()
-    path.write_bytes(whole[:-5])
+    path.write_bytes(whole[:-lost])
     try:
         with pytest.raises(ValueError, match="is truncated at byte"):
             sources.tfds("shapes", "train", data_dir=built)
@@ -382,6 +391,9 @@ def test_a_split_by_class_leaves_some_of_each_on_both_sides():
     assert [
         int(part.read(tf.constant(index, tf.int64))[1]) for index in range(7)
     ] == part.labels.tolist()
+    part, rest = source.split_by_class(0.99)
+    assert np.bincount(rest.labels).tolist() == [1, 1, 1]
+    part, _ = source.split_by_class(0.1)
     again, other = source.split_by_class(0.1), source.split_by_class(0.1, seed=1)
     assert [again[0].locate(i) for i in range(7)] == [part.locate(i) for i in range(7)]
     assert [other[0].locate(i) for i in range(7)] != [part.locate(i) for i in range(7)]

@@ -20,6 +20,32 @@ def test_they_read_what_is_there(held: int):
     assert int(OF_JPEG(photo("jpg", held))) == int(OF_PNG(photo("png", held))) == held
 
 
+def test_what_follows_the_end_of_a_png_is_not_read():
+    with_it, without = photo("png", 6), photo("png", 1)
+    start = with_it.index(b"eXIf") - 4
+    length = int.from_bytes(with_it[start : start + 4], "big")
+    chunk = with_it[start : start + 12 + length]
+    bare = with_it.replace(chunk, b"")
+    assert int(OF_PNG(with_it)) == 6 and int(OF_PNG(bare)) == exif.orientation(bare) == exif.UPRIGHT
+    for file in (bare + chunk, without + chunk):
+        assert int(OF_PNG(file)) == exif.orientation(file) == exif.UPRIGHT
+
+
+@pytest.mark.parametrize("lost", range(1, 13))
+def test_an_entry_that_is_cut_short_is_no_entry(lost: int):
+    """One entry of 12 bytes: tag, type, number of values, value, and the half that it leaves."""
+    entry = b"\x01\x12\x00\x03\x00\x00\x00\x01\x00\x06\x00\x00"
+    block = b"MM\0*\x00\x00\x00\x08\x00\x01" + entry
+    segment = b"Exif\0\0" + block
+
+    def jpeg(content: bytes) -> bytes:
+        return b"\xff\xd8\xff\xe1" + (len(content) + 2).to_bytes(2, "big") + content
+
+    assert int(OF_JPEG(jpeg(segment))) == exif.orientation(jpeg(segment)) == 6
+    short = jpeg(segment[:-lost])
+    assert int(OF_JPEG(short)) == exif.orientation(short) == exif.UPRIGHT
+
+
 @pytest.mark.parametrize("held", ORIENTATIONS)
 def test_pixels_shapes_and_windows_are_turned_alike(held: int):
     stored = np.random.default_rng(held).integers(0, 256, (5, 8, 3), np.uint8)

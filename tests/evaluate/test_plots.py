@@ -67,6 +67,8 @@ def test_a_confusion_is_colored_by_the_share_of_the_true_class(
     assert counts == {(0, 0): "3", (1, 0): "1", (1, 1): "2"}
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted class", "true class")
     assert bar.get_ylabel() == "share of the images of the true class"
+    for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
+        assert [label.get_text() for label in labels] == ["cat", "dog"]
 
 
 def test_an_error_is_drawn_with_what_was_predicted_and_what_is_true(
@@ -88,6 +90,7 @@ def test_calibration_is_drawn_as_accuracy_against_confidence(tmp_path: Path, fig
     np.testing.assert_array_equal(x, confidence)
     np.testing.assert_array_equal(y, accuracy)
     assert [bar.get_height() for bar in lower.patches] == [0, 4, 2]
+    np.testing.assert_allclose([bar.get_x() for bar in lower.patches], [0, 1 / 3, 2 / 3])
     assert upper.get_ylabel() == "accuracy" and lower.get_xlabel().startswith("confidence")
 
 

@@ -59,6 +59,11 @@ def test_the_table_of_classes_says_what_is_found_and_what_is_mixed_up():
     assert lines[4] == r"| 2 | a\|b | 0 | none | 0.0% |  |"
 
 
+def test_what_is_right_is_not_the_most_frequent_error():
+    line = class_table(card_of([0, 0, 0, 1], [0, 0, 1, 1])).splitlines()[2]
+    assert line == "| 0 | cat | 3 | 66.7% | 100.0% | dog (1) |"
+
+
 def test_of_many_classes_the_table_has_those_found_least():
     """A class without images has no recall, so it is not one of them."""
     labels = np.arange(20, 130)
@@ -102,6 +107,19 @@ def test_without_mistakes_there_is_no_picture_of_them(tmp_path: Path):
     assert write_pictures(card_of([0, 1], [1, 1]), tmp_path) == ["confusion.png", "errors.png"]
     assert write_pictures(card_of([0, 1], [0, 1]), tmp_path) == ["confusion.png"]
     assert {path.name for path in tmp_path.iterdir()} == {"confusion.png"}
+
+
+def test_a_large_image_is_drawn_small_in_its_own_proportions(tmp_path: Path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(plots, "draw_confusion", lambda *_: None)
+    monkeypatch.setattr(plots, "draw_mistakes", lambda _, images, *__: drawn.extend(images))
+    image = np.arange(900)[:, None, None] + 2 * np.arange(1800)[:, None] + np.zeros(3, int)
+    source = sources.arrays(image.astype(np.uint8)[None], np.array([0]), NAMES)
+    write_pictures(made_of(source, [0], [1]), tmp_path)
+    height, width, _ = drawn[0].shape
+    assert width == 2 * height and height < 450
+    step = 900 // height
+    np.testing.assert_array_equal(drawn[0], image.astype(np.uint8)[::step, ::step])
 
 
 def test_the_errors_are_drawn_with_their_own_images(tmp_path: Path, monkeypatch):

@@ -273,6 +273,8 @@ CAR, VAN, TRUCK, PEDESTRIAN, TRAM = 0, 1, 2, 3, 6
 )
 def test_the_nearest_vehicle_decides(objects, label):
     assert label_of("kitti_distance", street(objects)) == label
+    names = ("up to 8 m", "8 to 20 m", "beyond 20 m", "no vehicle")
+    assert TASKS["kitti_distance"].class_names == names
 
 
 def test_positions_are_grouped_by_two_and_orientations_by_three_and_two():
@@ -542,6 +544,8 @@ def test_another_data_set_under_the_same_name_is_refused(folder):
         match="EuroSAT has 12 classes, but eurosat/rgb.* has 10. It may be another data set",
     ):
         task_sources(replace(TASKS["eurosat"], num_classes=12), folder)
+    with pytest.raises(ValueError, match="EuroSAT has 9 classes, but eurosat/rgb.* has 10"):
+        task_sources(replace(TASKS["eurosat"], num_classes=9), folder)
 
 
 def test_too_small_a_data_set_is_refused(folder):

@@ -166,6 +166,9 @@ def test_the_picture_has_the_colors_of_the_images(tiny_vit, monkeypatch, tmp_pat
     for name in ("visible", "reconstruction"):
         np.testing.assert_allclose(drawn[name][visible], images[visible] / 255, atol=1e-6)
     assert (drawn["visible"][~visible] == 0.5).all()
+    first = drawn["visible"]
+    mae._draw(model, images, tmp_path / "picture.png")  # as in the picture of the next evaluation
+    np.testing.assert_array_equal(drawn["visible"], first)
 
 
 def test_what_does_not_go_together_is_said(tmp_path):

@@ -306,8 +306,12 @@ def test_each_setting_reaches_the_model_and_the_loss(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(module, "masked_patch_objective", targets.append)
     monkeypatch.setattr(module, "_draw", lambda *given: drawn.append(given))
+    run = RunConfig(data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=1))
+    of_the_paper = MaskedPatchesConfig(run=run)  # appendix B.1.2
+    assert of_the_paper.target == "mean_color" and of_the_paper.corruption == 0.5
+    assert (of_the_paper.mask_share, of_the_paper.swap_share) == (0.8, 0.1)
     config = MaskedPatchesConfig(
-        run=RunConfig(data=DataConfig(kind="digits"), loop=LoopConfig(total_steps=1)),
+        run=run,
         model="ViT_Ti16",
         variant={"width": 24},
         image_size=48,

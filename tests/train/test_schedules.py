@@ -107,6 +107,13 @@ def test_cooldown_is_the_same_decay_until_it_begins():
     )
 
 
+def test_a_warmup_longer_than_the_timescale_is_a_line():
+    schedule = learning_rate_schedule(
+        "rsqrt", base_rate=0.8, total_steps=40, warmup_steps=20, timescale=3.0
+    )
+    np.testing.assert_allclose(rates(schedule, [0, 5, 10, 20]), [0, 0.2, 0.4, 0.8], atol=1e-6)
+
+
 def test_the_timescale_is_that_of_the_authors_unless_it_is_given():
     schedule = learning_rate_schedule("rsqrt", base_rate=0.8, total_steps=40_000, warmup_steps=0)
     np.testing.assert_allclose(rates(schedule, 30_000), 0.8 / math.sqrt(1 + 3), rtol=1e-6)
