@@ -28,6 +28,24 @@ def _file(tmp_path, name="ViT_Ti16", change=None, **options):
     return path
 
 
+def test_an_option_comes_before_what_a_file_says(tmp_path):
+    options = {"input_shape": (32, 32, 3), "classes": 5}
+    stored = {"gelu": "tanh", "norm_epsilon": 1e-3}
+    model = keras_vit.ViT_Ti16(weights=None, **options, **stored)
+    model.get_layer("predictions").kernel.assign(np.ones((192, 5)))
+    keras_vit.save_checkpoint(model, tmp_path / "model.npz")
+    for given in ({}, {"gelu": "exact"}, {"norm_epsilon": 1e-5}):
+        block = next(
+            layer
+            for layer in keras_vit.ViT_Ti16(
+                weights=tmp_path / "model.npz", **options, **given
+            ).layers
+            if hasattr(layer, "gelu")
+        )
+        expected = stored | given
+        assert (block.gelu, block.norm_epsilon) == (expected["gelu"], expected["norm_epsilon"])
+
+
 def test_the_last_layer_is_a_dense_called_predictions():
     model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3))
     assert model.name == "vit_ti16"

@@ -1,7 +1,9 @@
 """What all pictures share."""
 
 import numpy as np
+import pytest
 
+from keras_vit import drawing
 from keras_vit.drawing import smoothed
 
 
@@ -13,3 +15,19 @@ def test_smoothing_is_the_mean_of_what_is_finite_nearby():
     assert smooth[0] == 1.0  # of 0, 1, 2
     assert smooth[49] == (47 + 48 + 49 + 51) / 4
     assert np.isnan(smooth[50]) and np.isfinite(np.delete(smooth, 50)).all()
+
+
+def test_a_loss_that_falls_far_has_an_axis_of_logarithms_and_an_accuracy_has_percents():
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    scales = {}
+    for kind, values in (
+        ("loss", [31.0, 1.0]),
+        ("loss", [29.0, 1.0]),
+        ("loss", [31.0, 0.0]),
+        ("accuracy", [0.9, 0.01]),
+    ):
+        panel = figure.add_subplot()
+        drawing._finish_panel(panel, kind, values)
+        scales[kind, *values] = panel.get_yscale()
+    assert [*scales.values()] == ["log", "linear", "linear", "linear"]
+    assert panel.yaxis.get_major_formatter()(0.125) == "12.5%"

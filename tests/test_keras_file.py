@@ -128,6 +128,18 @@ def test_a_file_in_the_home_folder(tmp_path, monkeypatch):
     assert classifier.class_names("~/model.keras") == list(CLASSES)
 
 
+@pytest.mark.parametrize("error", [MemoryError("no room"), OSError(5, "Input/output error")])
+def test_a_machine_that_fails_is_not_a_damaged_file(error, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise error
+
+    (tmp_path / "model.keras").touch()
+    monkeypatch.setattr(keras.models, "load_model", fail)
+    with pytest.raises(type(error)) as raised:
+        load(tmp_path / "model.keras")
+    assert raised.value is error
+
+
 def test_a_damaged_file(tmp_path):
     (tmp_path / "model.keras").write_bytes(b"no zip archive")
     with pytest.raises(ValueError, match="cannot be loaded: "):

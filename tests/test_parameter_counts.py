@@ -2,7 +2,9 @@
 `keras.applications` has.
 """
 
+import dataclasses
 import inspect
+import math
 
 import keras
 import pytest
@@ -128,3 +130,13 @@ def test_the_docstring_names_the_model_and_its_size(name):
     assert function.__name__ == name
     assert f"{PARAMETERS[name]:,} parameters" in function.__doc__
     assert "{" not in function.__doc__
+
+
+@pytest.mark.parametrize("classifier", ["token", "gap", "map", "token_gap"])
+def test_a_norm_after_the_pooling_is_counted_where_it_is_built(classifier: str):
+    tiny = {"name": "tiny", "depth": 1, "width": 32, "num_heads": 2, "mlp_dim": 64}
+    row = dataclasses.replace(ROWS["MAE_B16"], **tiny)
+    images = keras.Input((32, 48, 3))
+    model = keras_vit.models.vision_transformer(row, images, classes=5, classifier=classifier)
+    counted = cost.parameters(row, image_size=(32, 48), classes=5, classifier=classifier)
+    assert counted == sum(math.prod(variable.shape) for variable in model.trainable_variables)

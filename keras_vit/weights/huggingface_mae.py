@@ -89,12 +89,10 @@ def find_problems(model: keras.Model) -> list[str]:
     canonical = to_canonical(encoder, collect_facts(encoder, model.inputs[0]))
     names, model_type = set(canonical), find_model_type(canonical)
     attention = "Transformer/encoderblock_0/MultiHeadDotProductAttention_0"
-    height, width = model.inputs[0].shape[1:3]
     problems = {
         "its encoder has no class token": "cls" not in names,
         f"its encoder is that of a {model_type}": model_type not in ("vit", "ijepa"),
         "its positions are not a table, or not before the first block": POSITIONS not in names,
-        "its images are not square": height != width,
         "its attention has no biases": f"{attention}/key/bias" not in names,
         "its MLPs have gates": any("/Gate_0/" in name for name in names),
         "its patch embedding has no bias": "embedding/bias" not in names,

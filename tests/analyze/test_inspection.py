@@ -132,6 +132,33 @@ def test_every_photo_is_analysed_and_some_from_all_over_the_folder_are_drawn(
         np.testing.assert_allclose(shown.picture[..., 0], level / 127.5 - 1, atol=1e-6)
 
 
+def test_more_patches_are_fewer_photos_per_step(
+    tiny: Path, tmp_path: Path, subjects: list[Subject], monkeypatch: pytest.MonkeyPatch
+):
+    for number in range(5):
+        save(tmp_path / "images" / f"{number}.png")
+    done = []
+    inspect(
+        *(tiny, tmp_path / "images", tmp_path / "all"),
+        progress=lambda count, _: done.append(count),
+    )
+    assert done == [0, None]
+    rows, columns = subjects[0].attention.grid
+    monkeypatch.setattr(inspection, "_MOST_PAIRS", 2 * (rows * columns) ** 2)
+    inspect(
+        *(tiny, tmp_path / "images", tmp_path / "two"),
+        progress=lambda count, _: done.append(count),
+    )
+    assert done[2:] == [0, 2, 4, None]
+
+
+def test_the_name_of_weights_has_no_secret():
+    named = inspection._name_weights("https://user:word@host/model.npz?token=secret")
+    assert named.startswith("https://") and "host/model.npz" in named
+    assert "word" not in named and "secret" not in named
+    assert inspection._name_weights("None") == "random"
+
+
 def test_a_photo_that_cannot_be_read_is_named_and_another_is_drawn(
     tiny: Path, tmp_path: Path, subjects: list[Subject]
 ):

@@ -240,6 +240,7 @@ def test_places_and_distances_of_attention_are_said_in_words(
     ("classifier", "changes", "num_prefix"),
     [
         ("token", {}, 1),
+        ("token", {"num_registers": 2}, 3),
         ("gap", {}, 0),
         ("gap", {"num_registers": 2, "class_token": True}, 3),
     ],

@@ -140,6 +140,8 @@ def test_subsets_are_renumbered():
         whole.without(range(6))
     with pytest.raises(ValueError, match="has the examples 0 to 5"):
         whole.subset([6])
+    with pytest.raises(ValueError, match="Received: -1 to 2"):
+        whole.subset([-1, 2])
 
 
 def test_fractals_are_labelled_by_their_system():

@@ -11,6 +11,7 @@ from synthetic_checkpoint import checkpoint
 from keras_vit.applications import application
 from keras_vit.evaluate.classifier import build, class_names, names_for, representation
 from keras_vit.evaluate.features import feature_model
+from keras_vit.pixels import pixels_of
 from keras_vit.variants import VIT_VARIANTS
 from keras_vit.weights import files
 
@@ -139,6 +140,12 @@ def test_a_representation_is_of_the_size_of_its_weights_unless_another_is_asked_
     for asked, expected in ((None, (32, 48)), ((64, 32), (64, 32))):
         model = representation("ViT_Ti16", tmp_path / "file.npz", asked)
         assert model.input_shape == (None, *expected, 3)
+
+
+def test_a_representation_takes_the_pixels_that_are_asked_for():
+    for pixels, expected in ((None, [-1, 1]), ("0..1", [0, 1])):
+        model = representation("ViT_Ti16", "none", (32, 32), pixels)
+        assert pixels_of(model).range == expected
 
 
 def test_a_model_of_gray_images_is_not_for_photographs(tiny_vit, tmp_path):

@@ -2,6 +2,7 @@
 after a kill.
 """
 
+import importlib
 import json
 import os
 import signal
@@ -216,8 +217,23 @@ def test_a_folder_with_other_features_is_refused(model, source, tmp_path: Path):
     other = keras_vit.ViT_Ti16(
         weights=None, input_shape=(32, 32, 3), representation_size=20, classes=5
     )
+    other.trainable = False  # what is frozen counts too
     with pytest.raises(ValueError, match="weights_sha256"):
         extract(other, source, output=tmp_path)
+
+
+def test_no_worker_reads_features_before_they_are_written(
+    model, source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Workers meet once more behind the last row."""
+    meetings = []
+    monkeypatch.setattr(
+        importlib.import_module("keras_vit.evaluate.features"),
+        "_check_same_start",
+        lambda start, devices: meetings.append((start, (tmp_path / "features.json").exists())),
+    )
+    extract(model, source, output=tmp_path)
+    assert meetings == [(0, False), (0, True)]
 
 
 def test_another_crop_or_size_gives_other_features(tmp_path: Path):

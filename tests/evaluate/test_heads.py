@@ -105,6 +105,12 @@ def test_what_a_model_outputs_is_known_without_a_graph(kind: str):
     assert outputs_of(mean_of_two(None if kind == "logits" else kind)) == kind
 
 
+def test_a_head_of_zeros_gives_logits():
+    model = mean_of_two(None)
+    model.set_weights([np.zeros_like(weight) for weight in model.get_weights()])
+    assert outputs_of(model) == "logits"
+
+
 def test_probabilities_of_a_mean_are_scores_as_they_are():
     given = np.array([[0.2, 0.8, 0.0, 0.0, 0.0]])
     np.testing.assert_allclose(

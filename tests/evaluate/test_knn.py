@@ -63,6 +63,9 @@ def test_the_length_of_features_does_not_matter():
         neighbors=(5,),
     )
     np.testing.assert_array_equal(found.answers, stretched.answers)
+    large = np.float32(1e30)  # its square is beyond float32
+    stretched = knn(large * train, train_labels, large * test, test_labels, neighbors=(5,))
+    np.testing.assert_array_equal(found.answers, stretched.answers)
 
 
 def test_of_equally_similar_examples_the_earlier_ones_are_neighbors():

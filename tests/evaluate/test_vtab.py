@@ -461,6 +461,15 @@ def write(workdir: Path, *results: Result, **options) -> str:
     return write_report(workdir, title="ViT_L16", facts=PLAN, **options).read_text()
 
 
+def test_a_task_that_was_left_out_is_named_once_with_its_reason(drawn, tmp_path):
+    left_out = {"dtd": "no\nnetwork", "svhn": "no room"}
+    page = write(tmp_path, result_of("pets", 50.0), left_out=left_out)
+    _, not_run = page.split("## Not run")
+    assert "- `dtd`: no network\n- `svhn`: no room\n" in not_run
+    others = not_run.partition("Not requested in the last call: ")[2].partition(".")[0].split(", ")
+    assert others == [f"`{name}`" for name in TASKS if name not in ("pets", "dtd", "svhn")]
+
+
 @pytest.mark.parametrize(("part", "whole"), [("test", 1000), ("validation", 800)])
 def test_only_tasks_with_fewer_training_images_than_vtab_s_are_named(
     drawn, tmp_path, part: str, whole: int

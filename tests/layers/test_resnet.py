@@ -116,6 +116,17 @@ def test_stem_unit_starts_as_its_shortcut():
     np.testing.assert_array_equal(keras.ops.convert_to_numpy(StemUnit(32, strides=1, **STEM)(x)), x)
 
 
+@pytest.mark.parametrize("channels", [128, 64])
+def test_bit_unit_adds_to_what_comes_before_its_norm_or_to_its_projection_after_it(channels):
+    x = np.random.default_rng(0).standard_normal((1, 4, 4, channels)).astype("float32")
+    unit = BiTUnit(32, strides=1, **BIT)
+    unit.build(x.shape)
+    unit.conv3.kernel.assign(keras.ops.zeros_like(unit.conv3.kernel))
+    is_projected = channels == 64
+    expected = unit.conv_proj(keras.ops.relu(unit.gn1(x))) if is_projected else x
+    np.testing.assert_allclose(unit(x), expected, atol=1e-6)
+
+
 def test_stem_unit_ends_with_relu_and_bit_unit_does_not():
     x = np.random.default_rng(0).standard_normal((1, 4, 4, 128)).astype("float32")
     assert keras.ops.convert_to_numpy(StemUnit(32, strides=1, **STEM)(x)).min() == 0

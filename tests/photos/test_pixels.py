@@ -107,6 +107,16 @@ def test_what_cannot_be_read_has_a_reason_in_one_line(file: bytes, reason: str):
     assert why_not(file) and "\n" not in why_not(file) and "0x" not in why_not(file)
 
 
+def test_a_photo_for_which_memory_is_short_is_not_called_damaged(monkeypatch: pytest.MonkeyPatch):
+    def fail(*_):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(Image, "open", fail)
+    with pytest.raises(MemoryError, match="no room"):
+        read_pixels(b"a photo")
+    assert why_not(b"a photo") == "no room"
+
+
 def test_a_file_that_is_not_there_has_one_too(tmp_path: Path):
     with pytest.raises(FileNotFoundError):
         read_pixels(tmp_path / "no.jpg")

@@ -196,6 +196,8 @@ def test_overrides_come_after_the_recipe():
         f"{CONFIGS}/cifar10_scratch.py:smoke", ["run.batch_size=8", "image_size=24"]
     )
     assert (config.run.batch_size, config.image_size) == (8, 24)
+    config = load_config(f"{CONFIGS}/cifar10_scratch.py", ["run.data.name=photos=new"])
+    assert config.run.data.name == "photos=new"  # a value may contain the sign
     with pytest.raises(ValueError, match="written name=value. Received: 'run.batch_size'"):
         load_config(f"{CONFIGS}/cifar10_scratch.py", ["run.batch_size"])
 

@@ -227,6 +227,13 @@ def test_unlisted_augreg_fine_tune_is_read_from_its_name(ending, dataset, classe
     assert (row.head_is_valid, row.has_pre_logits, row.bytes, row.tag) == (True, False, None, stem)
 
 
+def test_bit_is_evaluated_as_it_was_trained():
+    tags = {"bit_s": "resize_small_crop", "bit_m": "resize_small_crop", "bit_m_imagenet": "resize"}
+    for tag, transform in tags.items():
+        assert lookup("BiT_R50x1", tag).transform == transform
+    assert lookup("BiT_R50x1", "bit_m_imagenet").image_size == 480
+
+
 @pytest.mark.parametrize(("data", "classes"), [("i1k", 1000), ("i21k", 21843)])
 def test_unlisted_augreg_pre_training_is_read_from_its_name(data, classes):
     row = lookup("R_ViT_Ti16", f"R_Ti_16-{data}-300ep-lr_0.001-aug_strong2-wd_0.03-do_0.1-sd_0.1")

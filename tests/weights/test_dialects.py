@@ -612,6 +612,12 @@ def test_huggingface_cannot_have_a_head_behind_attention_pooling():
         from_canonical(tiny(classifier="map"), "huggingface")
 
 
+def test_timm_has_a_head_for_each_of_two_tokens():
+    distilled = tiny() | {"dist": values((1, 1, 6))}
+    with pytest.raises(ValueError, match="head/kernel without head_dist/kernel beside a distill"):
+        from_canonical(distilled, "timm")
+
+
 def test_unknown_dialect_is_refused():
     with pytest.raises(
         ValueError,

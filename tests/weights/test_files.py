@@ -672,10 +672,11 @@ def test_any_changed_byte_is_harmless_or_noticed(tmp_path, write):
     assert refused > len(whole) // 4
 
 
-def test_metadata_that_was_replaced_by_a_foreign_comment_is_missed(tmp_path):
+@pytest.mark.parametrize("comment", [b"made by somebody", b""])
+def test_metadata_that_was_replaced_by_another_comment_is_missed(tmp_path, comment):
     write_npz(path := tmp_path / "model.npz", ARRAYS, METADATA)
     with zipfile.ZipFile(path, "a") as archive:
-        archive.comment = b"made by somebody"
+        archive.comment = comment
     with pytest.raises(ValueError, match="its metadata is missing or changed"):
         read(path)
 

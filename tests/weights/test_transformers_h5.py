@@ -13,7 +13,7 @@ from PIL import Image
 import keras_vit
 from keras_vit.analyze import attention_maps
 from keras_vit.variants import FAMILY_VARIANTS, VIT_VARIANTS
-from keras_vit.weights import files, model_file
+from keras_vit.weights import files, model_file, transformers_h5
 from keras_vit.weights.restore import state
 
 h5py = pytest.importorskip("h5py")
@@ -423,6 +423,14 @@ def test_a_model_without_all_its_arrays_is_refused(tmp_path):
         del file["vit/tf_vi_t_for_image_classification/vit/layernorm/gamma:0"]
     with pytest.raises(ValueError, match=r"1 missing from the checkpoint:\n  encoder_norm/gamma"):
         keras_vit.application(ROW)(weights=path, classes=3, input_shape=(32, 32, 3))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("attribute", ["layer_names", "layer_names0"])
+def test_a_list_of_layers_may_be_spread_over_attributes(attribute, tmp_path):
+    with h5py.File(tmp_path / "model.h5", "w") as file:
+        file.attrs[attribute] = ["vit"]
+    assert transformers_h5.is_transformers(tmp_path / "model.h5")
 
 
 @pytest.mark.once
