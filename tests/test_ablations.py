@@ -1520,6 +1520,19 @@ def test_a_plan_of_another_start_has_no_report():
         study_of_plan(plan)
 
 
+def test_every_arm_keeps_its_test_set():
+    with pytest.raises(ValueError, match="`run.data.test` must not be empty: every arm is tested"):
+        make_plan("positions", "cifar10", FOLDER, {"run.data.test": ""}, seeds=3)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_tenth_of_each_run_is_warm_up(name: str):
+    study = make_study(name, "cifar10", FOLDER)
+    for config in (*(arm.config for arm in study.arms.values()), *study.starts.values()):
+        steps, optimizer = config.run.loop.total_steps, config.run.optimizer
+        assert optimizer.warmup_steps == steps // 10
+
+
 def test_a_plan_names_no_folder_and_keeps_the_changes():
     folder = {"kind": "image_folder", "name": "/home/me/cifar10"}
     plan = make_plan("self_supervision", "cifar10", folder, {}, seeds=3)

@@ -44,6 +44,7 @@ from ablations.studies import make_study  # noqa: E402
 
 import keras_vit  # noqa: E402
 from keras_vit.analyze import attention_maps, mean_distance  # noqa: E402
+from keras_vit.data import sources  # noqa: E402
 from keras_vit.data.pipeline import evaluation_batches  # noqa: E402
 from keras_vit.train.config import row_of  # noqa: E402
 from keras_vit.variants import VIT_VARIANTS  # noqa: E402
@@ -164,10 +165,11 @@ def make_study_folder(folder: Path, seeds: int = 3) -> tuple[Schedule, dict]:
 
 def test_a_study_is_looked_into_and_shown(tmp_path: Path, monkeypatch):
     schedule, _ = make_study_folder(tmp_path)
-    shown = []
+    shown, drawn = [], []
 
     def make_batches(source, *arguments, **options):
         shown.append((source.name, source.num_examples))
+        drawn.append([source.locate(index) for index in range(source.num_examples)])
         return evaluation_batches(source, *arguments, **options)
 
     monkeypatch.setattr("ablations.inside.evaluation_batches", make_batches)
@@ -178,6 +180,10 @@ def test_a_study_is_looked_into_and_shown(tmp_path: Path, monkeypatch):
         writer.writerows([COLUMNS, [*other[:-1], json.dumps(other.values)]])
     found = look_inside(schedule, "class_token", 3)
     assert shown == [("digits test", NUM_IMAGES)] * 3
+    whole = sources.digits("test")  # folders are in the order of their classes, so a draw is needed
+    places = [whole.locate(index) for index in range(whole.num_examples)]
+    assert drawn[0] == drawn[1] == drawn[2] != places[:NUM_IMAGES]
+    assert drawn[0] == [place for place in places if place in drawn[0]]
     assert read_findings(path) == [*found, other]  # in the order of the arms
     config = schedule.study.arms["class_token"].config
     row = row_of(config.model, config.variant)

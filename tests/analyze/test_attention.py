@@ -26,7 +26,7 @@ from keras_vit.analyze.attention import (
     summarize_attention,
 )
 from keras_vit.analyze.attention_arithmetic import distances_px, mean_distance, rollout
-from keras_vit.analyze.attention_model import AttentionReader
+from keras_vit.analyze.attention_model import AttentionReader, compiled_once
 from keras_vit.analyze.attention_sites import find_attention
 from keras_vit.layers import AxialTransformerBlock, TransformerBlock
 from keras_vit.variants import VIT_VARIANTS, ViTVariant
@@ -787,3 +787,20 @@ def test_an_analysed_model_is_freed(build: Build):
     del model
     gc.collect()
     assert reference() is None
+
+
+@pytest.mark.parametrize(
+    ("classifier", "reads"),
+    [("token", "token"), ("token_gap", "token"), ("gap", "patches"), ("map", "pooled")],
+)
+def test_what_the_classifier_reads_is_found(build: Build, classifier: str, reads: str):
+    assert find_attention(build(classifier=classifier)).reads == reads
+
+
+def test_what_was_traced_is_kept_until_the_model_has_other_weights():
+    images = keras.Input((4,))
+    model = keras.Model(images, keras.layers.Dense(3)(images))
+    made = [compiled_once(model, AttentionReader, SIZE, object) for _ in range(2)]
+    assert made[0] is made[1]
+    model.layers[-1].enable_lora(1)
+    assert compiled_once(model, AttentionReader, SIZE, object) is not made[0]

@@ -271,6 +271,16 @@ def test_the_heads_of_one_photo_are_those_of_what_the_classifier_reads(
     assert (maps.sum(axis=(2, 3)) < 0.999).all() == (num_prefix > 0)
 
 
+def test_a_model_that_is_in_no_table_is_described_by_its_layers(tiny_vit: ViTVariant):
+    changes = {"num_registers": 3, "class_token": True, "layer_scale": True, "mlp": "swiglu"}
+    row = replace(tiny_vit, **changes)
+    model = models.vision_transformer(row, keras.Input((32, 48, 3)), classes=5)
+    found = model_part._find_row(subject_of(model))
+    assert {name: getattr(found, name) for name in changes} == changes
+    sizes = ("patch_size", "width", "depth", "num_heads", "mlp_dim")
+    assert [getattr(found, name) for name in sizes] == [getattr(row, name) for name in sizes]
+
+
 def test_filters_and_positions_are_written_as_numbers(
     tiny_vit: ViTVariant, tmp_path: Path, undrawn: dict
 ):

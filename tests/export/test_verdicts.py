@@ -1,5 +1,6 @@
 """Judging a file: what a fresh process finds, and everything that may be wrong with the file."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 import tensorflow as tf
 import warm
 
-from keras_vit.export import verdicts
+from keras_vit.export import runner, verdicts
 from keras_vit.export.verdicts import judge, run, size_bytes
 
 pytestmark = pytest.mark.tensorflow
@@ -163,3 +164,29 @@ def test_what_is_no_export_and_a_signature_that_is_not_there_are_said(tmp_path: 
         run(tmp_path / "notes.txt", IMAGES)
     with pytest.raises(ValueError, match="has no signature 'attention'. It has predict"):
         run(_save(tmp_path / "model"), IMAGES, signature="attention")
+
+
+def test_an_export_is_run_without_keras_and_without_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def opened(*_):
+        for name in ("keras", "keras_vit"):
+            with pytest.raises(ModuleNotFoundError):
+                importlib.import_module(name)
+        return lambda images: images
+
+    for name in ("keras", "keras_vit"):  # which the runner takes out of this process
+        monkeypatch.setitem(sys.modules, name, sys.modules[name])
+    monkeypatch.setattr(runner, "opened", opened)
+    np.save(tmp_path / "images.npy", IMAGES)
+    request = {
+        "path": str(tmp_path),
+        "images": str(tmp_path / "images.npy"),
+        "signature": None,
+        "batch_size": 4,
+        "repeats": 0,
+        "outputs": str(tmp_path / "outputs.npy"),
+    }
+    (tmp_path / "request.json").write_text(json.dumps(request))
+    runner.main(tmp_path / "request.json")
+    np.testing.assert_array_equal(np.load(tmp_path / "outputs.npy"), IMAGES)
