@@ -158,6 +158,10 @@ def test_every_command_explains_its_flags(name: str, capsys: pytest.CaptureFixtu
         (["vrify", "x.npz"], "there is no command 'vrify'. Did you mean verify?"),
         (["info", "--imagesize=4"], "Did you mean: image_size"),
         (
+            ["info", "--image_size=224px"],
+            "--image_size=224px: expected 384, or height,width such as 224,384",
+        ),
+        (
             ["info", "--image_size=big"],
             "--image_size=big: expected 384, or height,width such as 224,384",
         ),

@@ -12,6 +12,7 @@ from published_counts import PARAMETERS
 
 from keras_vit import cost, paper
 from keras_vit.cost.parts import Convolution
+from keras_vit.cost.rows import map_size
 from keras_vit.variants import RESNET_VARIANTS, VARIANTS, VIT_VARIANTS
 from keras_vit.weights import witness
 
@@ -569,3 +570,8 @@ def test_zeros_around_an_image_are_not_multiplied(size, stride, length, is_centr
         for tap in range(size)
     )
     assert part.macs(count_padding=False) == 3 * 5 * taps**2
+
+
+def test_a_stem_rounds_sides_up_as_its_strides_do():
+    assert map_size(VIT_VARIANTS["R50_ViT_B16"], (50, 34)) == (4, 3)
+    assert map_size(VIT_VARIANTS["ViT_B16"], (50, 34)) == (50, 34)

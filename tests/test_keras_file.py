@@ -220,6 +220,14 @@ def test_a_model_of_a_class_becomes_a_functional_one_whose_pixels_must_be_said(t
     )
 
 
+def test_a_model_of_any_size_has_that_of_its_preprocessor():
+    images = keras.Input((None, None, 3))
+    plain = keras.Model(images, keras.layers.GlobalAveragePooling2D()(images))
+    converter = SimpleNamespace(image_size=(20, 30), scale=1 / 255, offset=None)
+    found = keras_file._add_preprocessor(plain, SimpleNamespace(image_converter=converter))
+    assert found.input_shape == (None, 20, 30, 3)
+
+
 @pytest.mark.parametrize(("shape", "channels"), [((None, 32, 32, 1), 1), ((None, 32, 32, None), 3)])
 def test_a_model_of_a_class_has_the_channels_it_was_built_for_or_three(
     monkeypatch, shape, channels

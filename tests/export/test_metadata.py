@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.export import metadata
 from keras_vit.export.examples import Examples
 from keras_vit.export.metadata import describe, labels_of, read_facts, variables_sha256, write_facts
 
@@ -71,3 +72,9 @@ def test_a_path_that_is_no_utf_8_comes_back_from_the_facts(tmp_path: Path):
     )
     write_facts(tmp_path, facts)
     assert read_facts(tmp_path / "model.onnx")["judged_on"] == "photos\udce9\u2028"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), True, "1", None])
+def test_what_is_no_finite_number_is_none(value):
+    assert not metadata._is_number(value)
+    assert metadata._is_number(1) and metadata._is_number(0.5)

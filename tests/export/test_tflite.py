@@ -259,6 +259,14 @@ def test_int8_on_too_few_images_is_refused_and_the_others_are_written(build, tmp
     assert [path.name for path in (tmp_path / "vit" / "1").glob("*.tflite")] == ["float32.tflite"]
 
 
+@pytest.mark.parametrize("counts", [(12, 7), (7, 12)])
+def test_int8_needs_enough_images_for_its_ranges_and_enough_for_the_judgement(counts):
+    images = np.random.default_rng(0).uniform(-1, 1, (12, 8, 8, 3)).astype(np.float32)
+    both = [Examples(images=images[:count], labels=None, name="all") for count in counts]
+    reasons = module._refuse_weak_evidence(*both)
+    assert reasons["int8"].endswith("Received: {} and {}".format(*counts))
+
+
 def test_int8_on_images_that_hardly_differ_is_refused_and_the_report_says_why(
     build, tmp_path: Path
 ):

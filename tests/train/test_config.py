@@ -226,6 +226,10 @@ def test_a_recipe_that_is_none_is_said(tmp_path):
         (lambda: DataConfig(), "`data.name` is empty: name the folder"),
         (lambda: DataConfig(kind="tfds"), "`data.name` is empty: name the data set"),
         (
+            lambda: DataConfig(kind="digits", crop="resize_crop", crop_area=0.3),
+            '`crop_area` applies to crop="inception" alone. Received: crop_area=0.3',
+        ),
+        (
             lambda: DataConfig(kind="digits", crop="resize", crop_area=0.3),
             '`crop_area` applies to crop="inception" alone. Received: crop_area=0.3',
         ),

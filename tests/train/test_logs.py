@@ -81,6 +81,25 @@ def test_a_full_disk_is_one_sentence_and_rows_before_it_are_whole(tmp_path: Path
     assert (tmp_path / "metrics.csv").read_bytes().endswith(b"\n")
 
 
+def test_of_a_row_that_is_written_in_part_nothing_remains(tmp_path: Path):
+    log = MetricsLog(tmp_path, resume_step=0)
+    log.write(1, {"loss": 2.0})
+    path, rows = tmp_path / "metrics.csv", log._rows
+    before = path.read_bytes()
+
+    class Short:
+        name, fileno, close = rows.name, rows.fileno, rows.close
+
+        def write(self, content: bytes) -> int:
+            return rows.write(content[: len(content) // 2])
+
+    log._rows = Short()
+    with pytest.raises(OSError, match="No space left"):
+        log.write(2, {"loss": 1.0})
+    log.close()
+    assert path.read_bytes() == before
+
+
 def test_the_folder_is_made(tmp_path: Path):
     write_steps(tmp_path / "runs" / "first", [1])
     assert steps_of(tmp_path / "runs" / "first") == [1]
