@@ -556,22 +556,6 @@ def test_cost_needs_no_framework():
         assert modules <= {"math", "collections.abc", "typing"} | facts
 
 
-@pytest.mark.parametrize("is_centred", [True, False])
-@pytest.mark.parametrize(("size", "stride", "length"), [(7, 2, 8), (3, 2, 8), (3, 2, 7), (1, 2, 8)])
-def test_zeros_around_an_image_are_not_multiplied(size, stride, length, is_centred):
-    """Counted one by one, along each axis of a square."""
-    part = Convolution("conv", size, 3, 5, (length, length), stride, is_centred)
-    places = -(-length // stride)
-    overhang = max((places - 1) * stride + size - length, 0)
-    before = size // 2 if is_centred else overhang // 2
-    taps = sum(
-        0 <= place * stride - before + tap < length
-        for place in range(places)
-        for tap in range(size)
-    )
-    assert part.macs(count_padding=False) == 3 * 5 * taps**2
-
-
 def test_a_stem_rounds_sides_up_as_its_strides_do():
     assert map_size(VIT_VARIANTS["R50_ViT_B16"], (50, 34)) == (4, 3)
     assert map_size(VIT_VARIANTS["ViT_B16"], (50, 34)) == (50, 34)

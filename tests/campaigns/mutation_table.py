@@ -1125,4 +1125,360 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         ("sorted({*plan, *theirs}) if plan", "sorted({*plan} & {*theirs}) if plan"),
     ),
+    # ---- proposed by a reader, and unseen when they were proposed
+    *_in(
+        "keras_vit/data/fractals.py",
+        "tests/data/test_fractals.py",
+        (
+            "generator = np.random.default_rng([seed, len(found)])",
+            "generator = np.random.default_rng([seed])",
+        ),
+        ("LARGEST_TURN * (2 * turn - 1)", "LARGEST_TURN * turn"),
+        ("start = place * (1 - zoom * extents)", "start = place * (1 - scale)"),
+    ),
+    *_in(
+        "keras_vit/data/prepared.py",
+        "tests/data/test_prepared.py tests/data/test_sources.py",
+        ('if urllib.request.getproxies().keys() - {"no"}:', "if urllib.request.getproxies():"),
+        ("if position + 16 + length > size:", "if position + 12 + length > size:"),
+    ),
+    *_in(
+        "keras_vit/data/randaugment.py",
+        "tests/data/test_randaugment.py",
+        (
+            "functools.partial(choice, image, draws[number, 1:])",
+            "functools.partial(choice, image, draws[0, 1:])",
+        ),
+    ),
+    *_in(
+        "keras_vit/data/sources.py",
+        "tests/data/test_sources.py",
+        (
+            'content=lambda: f"{images_per_class} of {image_size} pixels"',
+            'content=lambda: f"{images_per_class} images"',
+        ),
+        ("1, np.maximum(counts, 2) - 1) * (", "1, np.maximum(counts, 2)) * ("),
+        (
+            "if kept.min() < 0 or kept.max() >= self.num_examples:",
+            "if kept.max() >= self.num_examples:",
+        ),
+    ),
+    *_in(
+        "keras_vit/data/turning.py",
+        "tests/data/test_turning.py",
+        ('& (kind != b"eXIf") & (kind != b"IEND")', '& (kind != b"eXIf")'),
+        ("(num_words - start - 1) // _ENTRY", "(num_words - start) // _ENTRY"),
+    ),
+    *_in(
+        "keras_vit/photos/pixels.py",
+        "tests/photos/test_pixels.py",
+        ("    except MemoryError:\n        raise\n", ""),
+    ),
+    *_in(
+        "keras_vit/evaluate/classifier.py",
+        "tests/evaluate/test_classifier.py",
+        (
+            "built = _build_representation(model, weights, image_size)\n    if pixels is not None:",
+            "built = _build_representation(model, weights, image_size)\n    if False:",
+        ),
+    ),
+    *_in(
+        "keras_vit/evaluate/features.py",
+        "tests/evaluate/test_features.py",
+        ("for variable in model.weights:", "for variable in model.trainable_weights:"),
+        (
+            "    _check_same_start(0, devices)  # wait until the first worker has written the features\n",
+            "",
+        ),
+    ),
+    *_in(
+        "keras_vit/evaluate/heads.py",
+        "tests/evaluate/test_heads.py",
+        (
+            "values.min() >= 0 and values.max() <= 1 and np.ptp(values) else",
+            "values.min() >= 0 and values.max() <= 1 else",
+        ),
+    ),
+    *_in(
+        "keras_vit/evaluate/knn.py",
+        "tests/evaluate/test_knn.py",
+        ("wide = np.asarray(features, np.float64)", "wide = np.asarray(features, np.float32)"),
+    ),
+    *_in(
+        "keras_vit/evaluate/plots.py",
+        "tests/evaluate/test_plots.py",
+        ("lower.bar(edges[:-1], counts,", "lower.bar(edges[1:], counts,"),
+        (
+            "axes.set_yticks(range(num_classes), names, fontsize",
+            "axes.set_yticks(range(num_classes), names[::-1], fontsize",
+        ),
+    ),
+    *_in(
+        "keras_vit/evaluate/scorecard.py",
+        "tests/evaluate/test_scorecard.py",
+        (
+            "card.answers[(card.labels == number) & (card.ranks > 0)]",
+            "card.answers[card.labels == number]",
+        ),
+        ("[image[::step, ::step] for image, step", "[image[::step] for image, step"),
+    ),
+    *_in(
+        "keras_vit/evaluate/vtab_report.py",
+        "tests/evaluate/test_vtab.py",
+        ("if name not in run | {*left_out}]", "if name not in run]"),
+    ),
+    *_in(
+        "keras_vit/evaluate/vtab_tasks.py",
+        "tests/evaluate/test_vtab_tasks.py",
+        (
+            "if len(source.class_names) != task.num_classes:",
+            "if len(source.class_names) < task.num_classes:",
+        ),
+        ('"beyond 20 m", "no vehicle")', '"no vehicle", "beyond 20 m")'),
+    ),
+    *_in(
+        "keras_vit/analyze/attention_model.py",
+        "tests/analyze/test_attention.py",
+        ("        tuple(map(id, model.variables)),\n", ""),
+    ),
+    *_in(
+        "keras_vit/analyze/attention_part.py",
+        "tests/analyze/test_report.py",
+        (
+            "readers = slice(1) if reads_class_token",
+            "readers = slice(num_prefix) if reads_class_token",
+        ),
+    ),
+    *_in(
+        "keras_vit/analyze/attention_sites.py",
+        "tests/analyze/test_attention.py",
+        ('layer.mode in ("token", "token_avg")', 'layer.mode in ("token",)'),
+    ),
+    *_in(
+        "keras_vit/analyze/inspection.py",
+        "tests/analyze/test_inspection.py tests/test_cli.py",
+        (
+            'return "random" if str(weights).lower() == "none" else without_secrets(str(weights))',
+            'return "random" if str(weights).lower() == "none" else str(weights)',
+        ),
+        (
+            "max(1, grid[0] * grid[1]) ** 2, 1, _MOST_PHOTOS",
+            "max(1, grid[0] * grid[1]), 1, _MOST_PHOTOS",
+        ),
+    ),
+    *_in(
+        "keras_vit/analyze/model_part.py",
+        "tests/analyze/test_report.py",
+        ("        num_registers=sum(registers),\n", ""),
+    ),
+    *_in(
+        "keras_vit/layers/resnet.py",
+        "tests/layers/test_resnet.py",
+        (
+            "shortcut = x if self.conv_proj is None else self.conv_proj(y)",
+            "shortcut = y if self.conv_proj is None else self.conv_proj(y)",
+        ),
+    ),
+    *_in(
+        "keras_vit/weights/dialects.py",
+        "tests/weights/test_dialects.py",
+        (
+            '        if "head/kernel" in arrays and "head_dist/kernel" not in arrays:\n',
+            "        if False:\n",
+        ),
+    ),
+    *_in(
+        "keras_vit/weights/npz.py",
+        "tests/weights/test_files.py",
+        (
+            "    if promised - {zlib.crc32(comment)}:\n",
+            "    if comment and promised - {zlib.crc32(comment)}:\n",
+        ),
+    ),
+    *_in(
+        "keras_vit/weights/transformers_h5.py",
+        "tests/weights/test_transformers_h5.py",
+        (
+            '_OF_FILE, _OF_LAYER = ("layer_names", "layer_names0"),',
+            '_OF_FILE, _OF_LAYER = ("layer_names",),',
+        ),
+    ),
+    *_in(
+        "keras_vit/applications.py",
+        "tests/test_applications.py",
+        (
+            "name: value for name, value in of_weights.items() if options.get(name) is None",
+            "name: value for name, value in of_weights.items()",
+        ),
+    ),
+    *_in(
+        "keras_vit/keras_file.py",
+        "tests/test_keras_file.py",
+        (
+            "    except (OSError, MemoryError):\n        raise\n",
+            "    except KeyboardInterrupt:\n        raise\n",
+        ),
+        (
+            "images = keras.Input((height or size[0], width or size[1], channels))",
+            "images = keras.Input((height or size[1], width or size[0], channels))",
+        ),
+    ),
+    *_in(
+        "keras_vit/quiet.py",
+        "tests/test_quiet.py",
+        (
+            'if os.environ.get(_LEVEL) == "0" or sys.stderr is None:',
+            'if os.environ.get(_LEVEL) == "0":',
+        ),
+    ),
+    *_in(
+        "keras_vit/drawing.py",
+        "tests/test_drawing.py",
+        (
+            "min(values) > 0 and max(values) > 30 * min(values)",
+            "min(values) > 0 and max(values) < 30 * min(values)",
+        ),
+        ('lambda share, _: f"{100 * share:.4g}%"', 'lambda share, _: f"{share:.4g}%"'),
+    ),
+    *_in(
+        "keras_vit/cost/counts.py",
+        "tests/test_parameter_counts.py",
+        (
+            'return before + (0 if classifier in ("map", "none") else 2 * features)',
+            "return before + 2 * features",
+        ),
+    ),
+    *_in(
+        "keras_vit/cost/rows.py",
+        "tests/test_cost.py",
+        (
+            "return math.ceil(image_size[0] / stride), math.ceil(image_size[1] / stride)",
+            "return image_size[0] // stride, image_size[1] // stride",
+        ),
+    ),
+    *_in(
+        "keras_vit/commands/flags.py",
+        "tests/test_cli.py",
+        ("match = re.fullmatch(", "match = re.match("),
+    ),
+    *_in(
+        "keras_vit/train/config.py",
+        "tests/train/test_config.py",
+        (
+            'if self.crop != "inception" and self.crop_area != 0.05:',
+            'if self.crop == "resize" and self.crop_area != 0.05:',
+        ),
+    ),
+    *_in(
+        "keras_vit/train/mae.py",
+        "tests/train/test_mae.py",
+        ("noise = np.random.default_rng(0).uniform", "noise = np.random.default_rng().uniform"),
+    ),
+    *_in(
+        "keras_vit/train/masked_patches.py",
+        "tests/train/test_masked_patches.py tests/test_recipes.py",
+        ("swap_share: float = 0.1", "swap_share: float = 0.2"),
+    ),
+    *_in(
+        "keras_vit/train/recipes.py",
+        "tests/train/test_config.py",
+        ('override.partition("=")', 'override.rpartition("=")'),
+    ),
+    *_in(
+        "keras_vit/train/schedules.py",
+        "tests/train/test_schedules.py",
+        (
+            "since_warmup = ops.maximum(0.0, step - float(schedule.warmup_steps))",
+            "since_warmup = step - float(schedule.warmup_steps)",
+        ),
+    ),
+    *_in(
+        "keras_vit/train/logs.py",
+        "tests/train/test_logs.py",
+        (
+            "            os.ftruncate(self._rows.fileno(), size)\n            raise",
+            "            raise",
+        ),
+    ),
+    *_in(
+        "keras_vit/export/metadata.py",
+        "tests/export/test_metadata.py",
+        (
+            "and not isinstance(value, bool) and math.isfinite(value)",
+            "and not isinstance(value, bool)",
+        ),
+    ),
+    *_in(
+        "keras_vit/export/runner.py",
+        "tests/export/test_verdicts.py",
+        ('_ABSENT = ("keras", "keras_vit")', '_ABSENT = ("keras_vit",)'),
+    ),
+    *_in(
+        "keras_vit/export/subject.py",
+        "tests/export/test_saved_model.py",
+        (
+            "size != (height or size[0], width or size[1])",
+            "size != (width or size[0], height or size[1])",
+        ),
+    ),
+    *_in(
+        "keras_vit/export/tflite.py",
+        "tests/export/test_tflite.py",
+        ("if min(counts) < _FEWEST_INT8_IMAGES:", "if max(counts) < _FEWEST_INT8_IMAGES:"),
+    ),
+    *_in(
+        "experiments/ablations.py",
+        "tests/test_script_flags.py",
+        (
+            "        if not schedule.repeat(pool, _AGAIN.value):\n            sys.exit(1)\n",
+            "        schedule.repeat(pool, _AGAIN.value)\n",
+        ),
+    ),
+    *_in(
+        "experiments/ablations/plan.py",
+        "tests/test_ablations.py",
+        ('if changes.get("run.data.test") == ""', "if False"),
+    ),
+    *_in(
+        "experiments/ablations/arms.py",
+        "tests/test_ablations.py",
+        (
+            "replace(run.optimizer, warmup_steps=steps // 10)",
+            "replace(run.optimizer, warmup_steps=steps // 20)",
+        ),
+    ),
+    *_in(
+        "experiments/ablations/inside.py",
+        "tests/test_ablations_inside.py",
+        (
+            "np.sort(np.random.default_rng(0).permutation(test.num_examples)[:count])",
+            "np.arange(count)",
+        ),
+    ),
+    *_in(
+        "experiments/command_line/exit_codes.py",
+        "tests/test_trials.py",
+        ("sys.exit(EXIT_STOPPED)", "sys.exit(1)"),
+    ),
+    *_in(
+        "experiments/replica_equality.py",
+        "tests/test_replica_equality.py",
+        ("float(np.abs(found - expected).max()", "float((found - expected).max()"),
+    ),
+    *_in(
+        "experiments/configs/fractals_digits.py",
+        "tests/test_recipes.py",
+        (
+            'DataConfig(kind="digits", flip=False, crop_area=0.6)',
+            'DataConfig(kind="digits", crop_area=0.6)',
+        ),
+    ),
+    *_in(
+        "experiments/configs/pretrain.py",
+        "tests/test_recipes.py",
+        (
+            "held_out = HELD_OUT_IMAGES / NUM_IMAGES[data]",
+            'held_out = HELD_OUT_IMAGES / NUM_IMAGES["imagenet"]',
+        ),
+    ),
 )

@@ -218,8 +218,10 @@ def test_a_folder_with_other_features_is_refused(model, source, tmp_path: Path):
         weights=None, input_shape=(32, 32, 3), representation_size=20, classes=5
     )
     other.trainable = False  # what is frozen counts too
+    extract(other, source, output=tmp_path / "frozen")
+    other.get_layer("embedding").kernel.assign(0 * other.get_layer("embedding").kernel)
     with pytest.raises(ValueError, match="weights_sha256"):
-        extract(other, source, output=tmp_path)
+        extract(other, source, output=tmp_path / "frozen")
 
 
 def test_no_worker_reads_features_before_they_are_written(
