@@ -33,7 +33,7 @@ def test_what_follows_the_end_of_a_png_is_not_read():
 
 @pytest.mark.parametrize("lost", range(1, 13))
 def test_an_entry_that_is_cut_short_is_no_entry(lost: int):
-    """One entry of 12 bytes: tag, type, number of values, value, and the half that it leaves."""
+    """An entry has 12 bytes: tag, type, number of values, the value, and two bytes of padding."""
     entry = b"\x01\x12\x00\x03\x00\x00\x00\x01\x00\x06\x00\x00"
     block = b"MM\0*\x00\x00\x00\x08\x00\x01" + entry
     segment = b"Exif\0\0" + block
