@@ -34,7 +34,7 @@ UNOPTIMIZED := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=
 ONE_THREAD := TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 OMP_NUM_THREADS=1
 UNASKED := not network and not accelerator
 # The processes of pytest grow with every file. To save memory, `make test` starts new ones once, and `make test-all` four
-# times: exporting models of published sizes, which takes most, begins when JAX has ended.
+# times. Exporting models of published sizes takes most, so it comes late, when JAX has ended or is about to.
 LIGHT := $(addprefix tests/,analyze data evaluate kernels layers models photos serving)
 tensorflow_1 := $(LIGHT)
 tensorflow_2 := tests/train tests/weights

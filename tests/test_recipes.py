@@ -114,7 +114,7 @@ def test_table_3(model, data, epochs, rate, schedule, decay, dropout):
     assert isinstance(config, PretrainConfig) and config.model == model and config.image_size == 224
     assert run.batch_size == 4096
     assert run.loop.total_steps == pytest.approx(epochs * NUM_IMAGES[data] / 4096, rel=1e-3)
-    if data != "imagenet":  # which has a validation set of its own
+    if data != "imagenet":  # ImageNet has a validation set, so no training image is held out
         assert run.data.held_out * NUM_IMAGES[data] == pytest.approx(51_200, rel=1e-3)
     assert (optimizer.name, optimizer.options) == ("adam", {"beta_1": 0.9, "beta_2": 0.999})
     assert (optimizer.learning_rate, optimizer.schedule) == (float(rate), schedule)

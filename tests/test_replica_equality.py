@@ -56,7 +56,7 @@ import replica_equality as script
 from keras_vit.train import OptimizerConfig
 def train(name, optimizer, steps, way):
     record = script.Record(steps)
-    share = 1e-3 * (way.replicas - 1) + 1e-5 * (way.micro_batches - 1)
+    share = SIGN * (1e-3 * (way.replicas - 1) + 1e-5 * (way.micro_batches - 1))
     record.losses = [2.0 + share] * 12
     record.weights = {{12: [script.np.full(3, 1.0 + share)]}}
     return record
@@ -68,10 +68,7 @@ print(script._compare("vit", OptimizerConfig(name="adam", learning_rate=1e-3), [
 @pytest.mark.parametrize("sign", [1, -1])
 def test_each_division_of_the_batch_is_compared_with_one_device(sign: int):
     """A training of n replicas and m micro-batches is off by (n - 1) / 1000 + (m - 1) / 100000."""
-    of_sign = COMPARES.replace("share = ", f"share = {sign} * (").replace(
-        "(way.micro_batches - 1)", "(way.micro_batches - 1))"
-    )
-    ((*_, steps, two, four, micro, between),) = printed_by(of_sign)
+    ((*_, steps, two, four, micro, between),) = printed_by(f"SIGN = {sign}\n{COMPARES}")
     assert steps == "12"
     weights = [float(cell.split(", ")[1]) for cell in (two, four, micro, between)]
     assert weights == pytest.approx([1e-3, 3e-3, 1e-5, 0.99e-3], rel=0.06)

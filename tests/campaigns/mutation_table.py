@@ -1415,7 +1415,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     *_in(
         "keras_vit/export/subject.py",
-        "tests/export/test_saved_model.py",
+        "tests/export/test_subject.py",
         (
             "size != (height or size[0], width or size[1])",
             "size != (width or size[0], height or size[1])",

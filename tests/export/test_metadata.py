@@ -75,6 +75,6 @@ def test_a_path_that_is_no_utf_8_comes_back_from_the_facts(tmp_path: Path):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), True, "1", None])
-def test_what_is_no_finite_number_is_none(value):
+def test_only_finite_numbers_are_numbers(value):
     assert not metadata._is_number(value)
     assert metadata._is_number(1) and metadata._is_number(0.5)

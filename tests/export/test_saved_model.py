@@ -23,7 +23,7 @@ from warm import HUNG_SECONDS
 
 import keras_vit
 from keras_vit.data.sources import digits
-from keras_vit.export import subject, verdicts
+from keras_vit.export import verdicts
 from keras_vit.export.saved_model import saved_model
 from keras_vit.export.versions import latest, versions
 from keras_vit.pixels import declare, pixels_of
@@ -471,12 +471,3 @@ def test_models_of_real_size_are_exported(
     ]
     assert facts["parity"]["top1_agreement"] == 1
     assert facts["input"]["image_size"] == (size or [*shape[:2]])
-
-
-def test_a_size_must_be_that_of_the_model_along_each_axis():
-    assert subject._check_size((32, 64), None) == (32, 64)
-    for built in ((32, 64), (32, None), (None, 64), (None, None)):
-        assert subject._check_size(built, (32, 64)) == (32, 64)
-    for built in ((32, 64), (32, None), (None, 64)):
-        with pytest.raises(ValueError, match=r"Received: image_size=\(64, 32\)"):
-            subject._check_size(built, (64, 32))
