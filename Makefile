@@ -54,7 +54,7 @@ quickstart: $(VENV)/.installed-quickstart ## install what it needs, then the fir
 	@$(BIN)/python -m keras_vit quickstart
 
 test: style ## what to run before each commit: linters, every contract on TensorFlow, floors 0-3 on JAX
-	$(call run_tests,not slow and $(UNASKED),$(ON_JAX),--unoptimized,tensorflow_1 tensorflow_234)
+	$(call run_tests,not slow and $(UNASKED),$(ON_JAX),,tensorflow_1 tensorflow_234,--unoptimized)
 
 # In the order of the files: what fails after half an hour fails again. `make test` shuffles.
 test-all: style ## the same, and the long campaigns at full length
@@ -67,15 +67,16 @@ profile: $(VENV)/.installed-test ## where the time and the memory of test-all go
 # Most tests keep one core busy, so two run at a time; a worker that has none left takes half of the other's. JAX and the
 # check of types take what those two leave of the processor while they wait for servers and killed processes. What failed
 # is named once more at the very end, where whoever reads the last lines of a long log finds it.
+# On JAX, layers are made quickly in both: there Keras compiles a program for each shape that it draws.
 # $(1): which marks run; $(2): which tests run on JAX; $(3): more for pytest; $(4): the variables above whose tests run
-# on TensorFlow, one after the other.
+# on TensorFlow, one after the other; $(5): more for pytest there.
 define run_tests
 @echo "Tests on TensorFlow, and beside them on JAX and the check of types:"
 @nice -n 10 $(BIN)/basedpyright > $(VENV)/types.log 2>&1 & types=$$!; \
-KERAS_BACKEND=jax XLA_FLAGS="$(UNOPTIMIZED)" $(JAX_CACHE) nice -n 10 $(BIN)/python -m pytest -q -m "$(1)" $(3) $(2:%=tests/%) \
-    $(PROFILE:%=--profile=%/jax) > $(VENV)/jax-tests.log 2>&1 & jax=$$!; \
+KERAS_BACKEND=jax XLA_FLAGS="$(UNOPTIMIZED)" $(JAX_CACHE) nice -n 10 $(BIN)/python -m pytest -q -m "$(1)" $(3) \
+    --unoptimized $(2:%=tests/%) $(PROFILE:%=--profile=%/jax) > $(VENV)/jax-tests.log 2>&1 & jax=$$!; \
 on_tensorflow=0; rm -f $(VENV)/tensorflow-tests.log; \
-$(foreach part,$(4),$(ONE_THREAD) KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m "$(1)" $(3) -n 2 --dist worksteal \
+$(foreach part,$(4),$(ONE_THREAD) KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -m "$(1)" $(3) $(5) -n 2 --dist worksteal \
     $($(part)) $(PROFILE:%=--profile=%/$(part)) 2>&1 | tee -a $(VENV)/tensorflow-tests.log || on_tensorflow=1; \
 )wait $$jax; on_jax=$$?; [ $$on_jax = 0 ] || cat $(VENV)/jax-tests.log; \
 wait $$types; of_types=$$?; cat $(VENV)/types.log; \

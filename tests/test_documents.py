@@ -41,8 +41,14 @@ LINKING = [*PAGES, ROOT / "CONTRIBUTING.md"]
 # The others, which take longer, run in `make test-all`.
 QUICK = ("docs/index.md", "docs/models.md", "docs/checkpoints.md")
 COLUMNS = 100
-NARROW = {"depth": 1, "mlp_dim": 32}
+SHALLOW = {"depth": 1, "mlp_dim": 32}
+# For pages that print no shape, and train or export.
+NARROW = {**SHALLOW, "width": 192}
 CHANGES: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(
+        ("docs/export.md", *(f"docs/how_to/{name}.md" for name in ("my_photos", "phone", "serve"))),
+        NARROW,
+    ),
     # It prints all layers and heads of this model, and costs of others.
     "docs/analysis.md": {"depth": 12, "width": 36, "mlp_dim": 32, "only": ["ViT_B16"]},
     # Real files of transformers 4, of a small model.
@@ -71,7 +77,7 @@ def photo(path: Path, seed: int) -> None:
 def changes(request: pytest.FixtureRequest) -> Mapping[str, Any]:
     """What is changed in the row of each model."""
     page = request.node.callspec.params.get("page")
-    return CHANGES.get(name_of(page) if page else "", NARROW)
+    return CHANGES.get(name_of(page) if page else "", SHALLOW)
 
 
 @pytest.fixture

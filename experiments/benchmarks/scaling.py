@@ -116,8 +116,6 @@ def _start(kind: str, core: int | None = None, **environment: str) -> subprocess
     ]
     command = [
         sys.executable,
-        "-W",
-        "ignore",
         "-m",
         "rivals.scaling_worker",
         kind,

@@ -366,7 +366,7 @@ if sys.argv[2:] == ["wait"]:
     feature_store._SECONDS_BETWEEN_SAVES = float("inf")
     feature_store.FeatureStore.append = append_and_wait
 keras.utils.set_random_seed(1)
-model = keras_vit.ViT_Ti16(weights=None, input_shape=(64, 64, 3), classes=2)
+model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classes=2)
 images = np.random.default_rng(0).integers(0, 256, (1000, 8, 8, 3)).astype(np.uint8)
 found = features.extract(model, sources.arrays(images, np.arange(1000) % 2), output=sys.argv[1], batch_size=4)
 print("done", found.values.shape)

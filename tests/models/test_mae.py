@@ -51,7 +51,7 @@ def made() -> dict[bool, keras.Model]:
 
 
 def run(model: keras.Model, pixels: np.ndarray, noise: np.ndarray) -> list[np.ndarray]:
-    return [keras.ops.convert_to_numpy(output) for output in model([pixels, noise])]
+    return model.predict_on_batch([pixels, noise])
 
 
 def test_the_encoder_sees_49_of_196_patches_and_the_class_token():
