@@ -170,6 +170,49 @@ def test_we_are_compared_with_the_fastest_rival(tmp_path):
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     # 30 images/s of 2 gigaflops each, of 100; the memory of the leanest rival
     assert cells[3:] == ["30 ± 1 %", "60 %", "fast 20", "**1.50**", "900", "500"]
+    page = (tmp_path / "benchmark.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| c |")]
+    # ours over the rival's, for each rival
+    assert [row[1:5] for row in rows] == [
+        ["keras_vit", "30 ± 1.0 %", "1.00", "60 %"],
+        ["slow", "10 ± 1.0 %", "3.00", "20 %"],
+        ["fast", "20 ± 1.0 %", "1.50", "40 %"],
+    ]
+
+
+ANALYSIS = """
+import sys, time
+import analysis
+from absl import flags
+flags.FLAGS(["analysis.py", "--repeats=3"])
+now = 0.0
+def passing(seconds):
+    turns = iter(seconds)
+    def turn():
+        global now
+        now += next(turns)
+    return turn
+time.perf_counter = time.process_time = lambda: now
+# the first turn compiles
+contestants = {analysis.FORWARD: [9.0, 1.0, 2.0, 4.0], analysis.ANALYSIS: [90.0, 3.0, 5.0, 8.0]}
+analysis._make_contestants = lambda: {name: passing(each) for name, each in contestants.items()}
+analysis._measure_speed()
+"""
+TRAINING = """
+import training
+training._report("x", {"rival": [10.0, 20.0, 60.0], "ours": [30.0, 31.0, 5.0]})
+"""
+
+
+def test_an_analysis_is_compared_with_the_forward_pass(tmp_path):
+    said = _ask(ANALYSIS, tmp_path)
+    # medians 5 s and 2 s, of the fastest 3 s and 1 s
+    assert "analysis over forward pass: 2.50 (of the fastest 3.00) wall time" in said
+
+
+def test_rates_of_training_are_compared_with_the_first_contestant(tmp_path):
+    lines = _ask(TRAINING, tmp_path).splitlines()[-2:]
+    assert lines == ["| x | rival | 20 | 60 | 1.00 |", "| x | ours | 30 | 31 | 1.50 |"]
 
 
 STARTUP = """

@@ -132,6 +132,9 @@ def test_a_curve_is_of_held_out_digits_and_the_learning_rate_ends_at_zero(monkey
         model.optimizer.iterations.assign(step)
         rates.append(float(model.optimizer.learning_rate))
     np.testing.assert_allclose(rates, [0, 0.25, 0.5, 0.25, 0], atol=1e-6)
+    # Muon updates the kernels of the blocks, AdamW that of the head.
+    assert model.optimizer.exclude_layers == ["predictions"]
+    assert (model.optimizer.weight_decay, model.optimizer.global_clipnorm) == (0.05, 1.0)
 
 
 def test_two_runs_start_from_the_same_random_numbers(tmp_path: Path, monkeypatch):
@@ -187,6 +190,16 @@ def test_class_attention_is_a_probability_for_each_patch_in_the_last_block():
     # What is left of 1 is the attention of the class token to itself.
     assert ((attention.sum(axis=(1, 2)) > 0.5) & (attention.sum(axis=(1, 2)) < 1)).all()
     assert np.ptp(attention) > 1e-4
+    block = model.get_layer("encoderblock_1")
+    tokens = block.attention_norm(keras.Model(model.input, block.input)(images))
+    query, key = (
+        keras.ops.convert_to_numpy(layer(tokens)).reshape(2, 145, 2, 8)
+        for layer in (block.attention.query, block.attention.key)
+    )
+    shares = np.exp(np.einsum("bqhd,bkhd->bhqk", query, key) / np.sqrt(8))
+    shares /= shares.sum(axis=-1, keepdims=True)
+    expected = shares.mean(axis=1)[:, 0, 1:].reshape(2, 12, 12)
+    np.testing.assert_allclose(attention, expected, rtol=1e-4)
     # Queries of zero attend to all 145 tokens alike.
     query = model.get_layer("encoderblock_1").attention.query
     query.set_weights([np.zeros(weight.shape) for weight in query.weights])

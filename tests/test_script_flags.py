@@ -123,6 +123,15 @@ def test_features_are_used_as_the_flags_say(given, call, script, flags, expected
     assert expected.items() <= arguments_of(call, script, *given, *flags).items()
 
 
+def test_features_are_computed_where_and_how_the_flags_say(given: tuple[str, ...]):
+    where = ("--devices=one", "--precision=mixed_bfloat16")
+    watched = (f"{ROOT}/tests/watched_script.py", "keras_vit.devices", "connect", "knn")
+    done = run(*watched, *given, *where)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (config,), _ = json.loads(done.stdout.splitlines()[-1])
+    assert "kind='one'" in config and "precision='mixed_bfloat16'" in config
+
+
 def test_an_evaluation_measures_as_the_flags_say(photos: Path, model: Path, tmp_path: Path):
     flags = (f"--checkpoints={model}", f"--data={photos}/test", f"--workdir={tmp_path}")
     others = ("--crop=resize_shorter", "--batch_size=3", "--strict", "--pixels=0..1")

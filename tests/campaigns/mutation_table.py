@@ -1481,4 +1481,53 @@ MUTATIONS: tuple[Mutation, ...] = (
             'held_out = HELD_OUT_IMAGES / NUM_IMAGES["imagenet"]',
         ),
     ),
+    *_in(
+        "keras_vit/quickstart.py",
+        "tests/test_quickstart.py",
+        ("last_BANN[:, :, 0, 1:]", "last_BANN[:, :, 1, 1:]"),
+        ("last_BANN[:, :, 0, 1:]", "last_BANN[:, :, 0, :-1]"),
+        ('exclude_layers=["predictions"]', "exclude_layers=[]"),
+    ),
+    *_in(
+        "keras_vit/commands/export.py",
+        "tests/export/test_delivery.py",
+        ("failed += bool(checked.problem)", "failed = bool(checked.problem)"),
+    ),
+    *_in(
+        "keras_vit/export/runner.py",
+        "tests/export/test_exchange.py",
+        ("options.intra_op_num_threads = num_threads\n", "options.intra_op_num_threads = 2\n"),
+        ('"INFERENCE_NUM_THREADS": num_threads}', '"INFERENCE_NUM_THREADS": 2}'),
+    ),
+    *_in(
+        "experiments/command_line/frozen_features.py",
+        "tests/test_script_flags.py",
+        ("precision=_PRECISION.value", 'precision="float32"'),
+    ),
+    *_in(
+        "experiments/benchmarks/analysis.py",
+        "tests/test_benchmark_scripts.py",
+        (
+            "kind(turns[ANALYSIS]) / kind(turns[FORWARD])",
+            "kind(turns[FORWARD]) / kind(turns[ANALYSIS])",
+        ),
+    ),
+    *_in(
+        "experiments/benchmarks/training.py",
+        "tests/test_benchmark_scripts.py",
+        ("rival = next(iter(medians.values()))", "rival = max(medians.values())"),
+    ),
+    *_in(
+        "experiments/benchmarks/report.py",
+        "tests/test_benchmark_scripts.py",
+        ('f"{ours / rate:.2f}" if ours else ""', 'f"{rate / ours:.2f}" if ours else ""'),
+    ),
+    *_in(
+        "experiments/serving/deadlines.py",
+        "tests/serving/test_parts.py",
+        (
+            "            if self.is_over:\n                _shut(to)",
+            "            if self.is_over:\n                pass",
+        ),
+    ),
 )

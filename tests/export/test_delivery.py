@@ -199,6 +199,14 @@ def test_a_failed_check_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFi
     assert "was not exported by keras_vit" in capsys.readouterr().out
 
 
+def test_a_check_fails_if_any_file_fails(monkeypatch: pytest.MonkeyPatch, capsys):
+    for problems, code in ((("", "", ""), 0), (("", "changed", ""), 1), (("changed", ""), 1)):
+        checked = [SimpleNamespace(problem=each, text=lambda: "a line") for each in problems]
+        monkeypatch.setattr(acceptance, "check", lambda *_, each=checked, **__: iter(each))
+        assert cli.main(["export", "--check=a"]) == code
+        assert capsys.readouterr().out.splitlines() == ["a line"] * len(problems)
+
+
 def test_a_file_that_is_not_the_model_any_more_fails(delivered: tuple[Path, str], tmp_path: Path):
     """The int8 file under the name of float32: of another hash, and further off than float32 may
     be.

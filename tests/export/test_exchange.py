@@ -22,7 +22,7 @@ from keras_vit.cost import parameters
 from keras_vit.export import exchange
 from keras_vit.export.exchange import onnx, openvino
 from keras_vit.export.metadata import read_facts
-from keras_vit.export.runner import unreported
+from keras_vit.export.runner import opened, unreported
 from keras_vit.export.verdicts import Verdict
 from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
 
@@ -151,6 +151,29 @@ def test_openvino_left_to_itself_may_be_far_off_and_the_metadata_says_how_to_be_
     if hasty.get_property("INFERENCE_PRECISION_HINT") != runtime.Type.f32:
         assert np.abs(hasty(IMAGES)[0] - expected).max() > 1e-3
     np.testing.assert_allclose(run_openvino(tmp_path / "1", IMAGES)["logits"], expected, atol=1e-5)
+
+
+def test_each_runtime_takes_as_many_threads_as_it_is_told(build, tmp_path: Path, monkeypatch):
+    asked, session = [], onnxruntime.InferenceSession
+
+    def opened_by_onnx(path, options, **named):
+        asked.append(("onnx", options.intra_op_num_threads))
+        return session(path, options, **named)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", opened_by_onnx)
+    monkeypatch.setattr(
+        runtime.Core,
+        "compile_model",
+        lambda core, path, kind, settings: asked.append(
+            ("openvino", settings["INFERENCE_NUM_THREADS"])
+        ),
+    )
+    onnx(build(), tmp_path)
+    asked.clear()
+    for number in (1, 3):
+        opened(tmp_path / "1" / "model.onnx", "", num_threads=number)
+        opened(tmp_path / "1" / "model.xml", "", num_threads=number)
+    assert asked == [("onnx", 1), ("openvino", 1), ("onnx", 3), ("openvino", 3)]
 
 
 def test_images_of_the_callers_are_judged_and_their_labels_counted(build, tmp_path: Path):

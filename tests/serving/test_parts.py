@@ -4,6 +4,7 @@ import contextlib
 import http.server
 import json
 import os
+import socket
 import socketserver
 import subprocess
 import sys
@@ -28,6 +29,7 @@ pytestmark = pytest.mark.tensorflow
 SERVING = Path(__file__).parents[2] / "experiments" / "serving"
 sys.path.append(str(SERVING))  # where a script finds what lies beside it
 
+import deadlines  # noqa: E402
 import in_order  # noqa: E402
 import patience  # noqa: E402
 import photographs  # noqa: E402
@@ -444,3 +446,16 @@ def test_the_client_waits_for_neither_tensorflow_nor_keras():
         timeout=HUNG_SECONDS,
     )
     assert result.stdout.strip() == "[]", result.stderr
+
+
+def test_a_socket_that_connects_after_the_deadline_is_shut():
+    """Reading it would wait for as long as the server likes."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs, deadlines.Deadline(0.01) as deadline:
+        for _ in range(1000):
+            if deadline.is_over:
+                break
+            time.sleep(0.01)
+        assert deadline.is_over
+        deadline.connected(ours)
+        assert ours.recv(1) == b""
