@@ -173,7 +173,6 @@ def test_the_shares_of_mixup_follow_the_seed(source):
 @pytest.mark.parametrize("count", [1, 3, 23])
 @pytest.mark.parametrize("batch_size", [1, 7, 128])
 @pytest.mark.parametrize("num_workers", [1, 2])
-@pytest.mark.sampled(5)
 def test_evaluation_counts_each_image_once(source, count: int, batch_size: int, num_workers: int):
     some = source.subset(range(count))
     rows = pipeline.padded_rows(batch_size, num_workers)

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import tracemalloc
+import warnings
 
 import keras
 import numpy as np
@@ -260,3 +261,11 @@ def test_what_does_not_fit_is_refused():
     train[599, 3] = np.nan
     with pytest.raises(ValueError, match="Row 599 of `train_features`"):
         streamed(train, labels, test, test_labels)
+
+
+@pytest.mark.parametrize(("slope", "converged"), [(0.9e-4, True), (1.1e-4, False)])
+def test_a_fit_has_converged_where_scikit_learn_would_stop(monkeypatch, slope, converged):
+    monkeypatch.setattr(module, "_compute_slope", lambda *_: slope)
+    with warnings.catch_warnings(action="ignore"):
+        found = streamed(*clouds(), regularizations=(1.0,), num_steps=3)
+    assert found.converged is converged
