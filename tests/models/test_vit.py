@@ -46,6 +46,31 @@ def test_output_shapes(options, shape, tiny_vit):
     assert model.output_shape == (None, *shape[1:])
 
 
+@pytest.mark.parametrize(
+    ("classifier", "read"),
+    [
+        ("token", lambda tokens: tokens[:, 0]),
+        ("gap", lambda tokens: tokens.mean(axis=1)),
+        ("token_gap", lambda tokens: np.hstack([tokens[:, 0], tokens[:, 1:].mean(axis=1)])),
+    ],
+    ids=["token", "gap", "token_gap"],
+)
+def test_the_head_reads_the_class_token_the_mean_or_both(classifier, read, tiny_vit):
+    model = vision_transformer(
+        tiny_vit,
+        keras.Input((32, 32, 3)),
+        classes=5,
+        classifier=classifier,
+        classifier_activation=None,
+    )
+    _randomize(model)
+    images = _images(2, 32, 32, 3)
+    encoder = keras.Model(model.input, model.get_layer("encoder_norm").output)
+    kernel, bias = model.get_layer("predictions").get_weights()
+    expected = read(encoder.predict_on_batch(images)) @ kernel + bias
+    np.testing.assert_allclose(model.predict_on_batch(images), expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("placement", ["stem", "every_layer", "shared"])
 @pytest.mark.parametrize("kind", ["learned_1d", "learned_2d", "sincos2d"])
 def test_every_kind_of_position_at_every_place(kind, placement, tiny_vit):
