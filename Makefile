@@ -67,7 +67,7 @@ profile: $(VENV)/.installed-test ## where the time and the memory of test-all go
 # Most tests keep one core busy, so two run at a time; a worker that has none left takes half of the other's. JAX and the
 # check of types take what those two leave of the processor while they wait for servers and killed processes. What failed
 # is named once more at the very end, where whoever reads the last lines of a long log finds it.
-# On JAX, layers are made quickly in both: there Keras compiles a program for each shape that it draws.
+# On JAX, `make test-all` makes layers quickly too, because Keras compiles a program for each shape that it draws.
 # $(1): which marks run; $(2): which tests run on JAX; $(3): more for pytest; $(4): the variables above whose tests run
 # on TensorFlow, one after the other; $(5): more for pytest there.
 define run_tests

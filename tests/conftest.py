@@ -1,5 +1,6 @@
-"""The environment of all tests, their options, and which of them run. `every_test.py` is what each test
-starts from.
+"""The environment of the tests, the options of pytest, and the choice of the tests that run.
+
+`every_test.py` has the fixtures of all tests.
 """
 
 import atexit
@@ -63,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # `_same_start`.
     config.option.randomly_reset_seed = False
     is_worker = hasattr(config, "workerinput")
-    # The process that hands out tests to the workers of pytest-xdist runs none.
+    # With pytest-xdist, workers run the tests. The process that hands them out needs no fixtures.
     if is_worker or config.getoption("dist", "no") == "no":
         config.pluginmanager.register(importlib.import_module("every_test"))
         if config.option.unoptimized:

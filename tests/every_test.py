@@ -1,6 +1,6 @@
 """What every test starts from: fixed seeds, two virtual CPU devices, no network, tiny models.
 
-`conftest.py` loads it where tests run. It imports TensorFlow or JAX, which takes seconds.
+`conftest.py` loads this file where tests run, because importing TensorFlow or JAX takes seconds.
 """
 
 import ctypes

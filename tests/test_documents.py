@@ -42,7 +42,7 @@ LINKING = [*PAGES, ROOT / "CONTRIBUTING.md"]
 QUICK = ("docs/index.md", "docs/models.md", "docs/checkpoints.md")
 COLUMNS = 100
 SHALLOW = {"depth": 1, "mlp_dim": 32}
-# For pages that print no shape, and train or export.
+# For pages that train or export, and print no shapes.
 NARROW = {**SHALLOW, "width": 192}
 CHANGES: dict[str, dict[str, Any]] = {
     **dict.fromkeys(

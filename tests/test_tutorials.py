@@ -2,7 +2,8 @@
 execution.
 
 `make tutorials` executes them at full length. Here the constants of their first code cell are
-replaced by small ones, and models are trained without tracing, which takes longer than a few steps.
+replaced by small ones. Models are trained on one batch and evaluated on one, without tracing, which
+takes longer than a few steps.
 """
 
 import ast
