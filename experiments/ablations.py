@@ -62,21 +62,12 @@ Time: `--list` prints an estimate for two CPU cores. No GPU has been measured. W
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import command_line.native_logs
 
-from ablations.arms import (
-    SIZES,
-    Arm,
-    Config,
-    Study,
-    make_rate_config,
-    make_seed_config,
-    make_start_config,
-)
+from ablations.arms import SIZES, Arm, Config, Study
 from ablations.inside import FILE, look_inside
 from ablations.inside_page import make_inside_verdicts
 from ablations.plan import change_study, make_plan, show_command, study_of
@@ -88,7 +79,7 @@ from ablations.schedule import Schedule
 from ablations.studies import STUDIES, make_study
 from absl import app, flags
 from command_line.exit_codes import exit_on_error
-from command_line.trials import Pool, check_plan, claim, data_of
+from command_line.trials import Pool, Trial, check_plan, claim, data_of
 
 from keras_vit.drawing import check_can_draw
 from keras_vit.weights.secrets import join_command
@@ -102,7 +93,9 @@ _SIZE = flags.DEFINE_string("size", "cifar10", f"One of: {', '.join(SIZES)}.")
 _DATA = flags.DEFINE_string(
     "data", None, "CIFAR-10: a folder with train/<class> and test/<class>, or tfds."
 )
-_SEEDS = flags.DEFINE_integer("seeds", None, "Runs per arm. Default: 3; with --size=smoke 2.")
+_SEEDS = flags.DEFINE_integer(
+    "seeds", None, "Runs per arm. Default: as in --results; of a new study 3, with --size=smoke 2."
+)
 _PARALLEL = flags.DEFINE_integer("parallel", 1, "Maximum number of parallel runs.")
 _ONLY = flags.DEFINE_string(
     "only",
@@ -139,7 +132,7 @@ def main(_: list[str]) -> None:
     check_can_draw()
     plan = claim_folders(schedule, plan)
     if _INSIDE.value is not None:
-        print(measure_inside(schedule, _INSIDE.value, plan["seeds"]))
+        print(measure_inside(schedule, _INSIDE.value, plan))
         return
     pool = Pool(_PARALLEL.value, schedule.folder, "ablation", schedule.record)
     pool.catch_signals()
@@ -195,7 +188,7 @@ def read_flags() -> dict[str, Any]:
     Raises:
         ValueError: Lists all faults of the flags.
     """
-    seeds = (2 if _SIZE.value == "smoke" else SEEDS) if _SEEDS.value is None else _SEEDS.value
+    seeds = _find_seeds() if _SEEDS.value is None else _SEEDS.value
     faults = {
         f"`--study` is missing: --study=NAME, one of {', '.join(STUDIES)}.": not _STUDY.value,
         "`--workdir` is missing: name the folder of the study.": not _WORKDIR.value,
@@ -214,6 +207,14 @@ def read_flags() -> dict[str, Any]:
     if found := [message for message, is_present in faults.items() if is_present]:
         raise ValueError("\n".join(found))
     return make_plan(_STUDY.value, _SIZE.value, _parse_data(), _parse_changes(), seeds=seeds)
+
+
+def _find_seeds() -> int:
+    """Returns the number of seeds of the study in the folder, or of a new one."""
+    folder = _RESULTS.value or _WORKDIR.value
+    results = Results(Path(folder).expanduser()) if folder else None
+    there = results.plan().get("seeds") if results and results.rows() else None
+    return there or (2 if _SIZE.value == "smoke" else SEEDS)
 
 
 def _parse_data() -> Mapping[str, str]:
@@ -277,13 +278,14 @@ def run_one(schedule: Schedule, name: str) -> None:
         ValueError: If there is no such trial, the learning rate of the arm is not known, or the
             weights of its start are not in the folder.
     """
-    study, folder = schedule.study, schedule.folder / name
-    arm, _, trial = name.partition("/")
-    kind, _, number = trial.partition("_")
+    study = schedule.study
+    arm, _, last = name.partition("/")
+    kind, _, number = last.partition("_")
     is_seed = kind == "seed" and number.isdecimal()
     if arm in study.starts and is_seed:
-        start = make_start_config(study.starts[arm], int(number))
-        train_start(start, study.find_downstream(arm), folder)
+        rate = study.starts[arm].run.optimizer.learning_rate
+        trial = schedule.make_trial(arm, "start", rate, int(number))
+        train_start(schedule.make_config(trial), study.find_downstream(arm), trial.folder)
         return
     if arm not in study.arms or not (is_seed or (kind == "rate" and _is_rate(number))):
         starts = f", or of a start, {', '.join(study.starts)}" * bool(study.starts)
@@ -292,8 +294,8 @@ def run_one(schedule: Schedule, name: str) -> None:
             f"of {', '.join(study.arms)}{starts}. Received: {name!r}."
         )
     if kind == "rate":
-        config = make_rate_config(study.arms[arm].config, float(number))
-        train_and_validate(with_weights(schedule, arm, config, folder), folder)
+        trial = schedule.make_trial(arm, "rate", float(number))
+        train_and_validate(prepare(schedule, trial), trial.folder)
         return
     rate = find_rate(study, schedule.results.rows(), arm) if _RATE.value is None else _RATE.value
     if rate is None:
@@ -301,39 +303,35 @@ def run_one(schedule: Schedule, name: str) -> None:
             f"The learning rate of {arm} is not known: {schedule.results.table} has not all rows "
             "of its rates. Run the study without `--only` first, or pass `--rate`."
         )
-    config = make_seed_config(study.arms[arm].config, rate, int(number))
-    train_and_measure(with_weights(schedule, arm, config, folder), folder)
+    trial = schedule.make_trial(arm, "seed", rate, int(number))
+    train_and_measure(prepare(schedule, trial), trial.folder)
 
 
-def measure_inside(schedule: Schedule, name: str, seeds: int) -> str:
+def measure_inside(schedule: Schedule, name: str, plan: Mapping[str, Any]) -> str:
     """Looks inside the trained models of an arm or of a start, and returns the table of verdicts."""
-    findings = look_inside(schedule, name, seeds)
-    return f"{make_inside_verdicts(findings)}\n\n{schedule.results.folder / FILE}"
+    findings = look_inside(schedule, name, plan["seeds"])
+    return f"{make_inside_verdicts(findings, plan)}\n\n{schedule.results.folder / FILE}"
 
 
-def with_weights(schedule: Schedule, name: str, config: Config, folder: Path) -> Config:
-    """Returns the config of a run with the weights of its start, if its arm has one.
-
-    Args:
-        schedule: The trials of the study.
-        name: Name of the arm.
-        config: Config of the run.
-        folder: Folder of the run.
+def prepare(schedule: Schedule, trial: Trial) -> Config:
+    """Returns the config of a trial of an arm, whose weights exist if it names some.
 
     Raises:
         ValueError: If the weights are not in the folder of the start.
     """
-    arm = schedule.study.arms[name]
+    name, seed = trial.tries["arm"], trial.tries["seed"]
+    arm, config = schedule.study.arms[name], schedule.make_config(trial)
     if not arm.start:
         return config
-    trial = f"{arm.start}/seed_{config.run.seed}"
-    weights = schedule.folder / trial / "model.npz"
+    weights = schedule.find_start_weights(name, seed)
     if not weights.exists():
         raise ValueError(
-            f"There is no file {weights}, which {name} fine-tunes. Run --only={trial} first."
+            f"There is no file {weights}, which {name} fine-tunes. Run --only={arm.start}/seed_{seed} "
+            "first."
         )
-    config = replace(config, weights=str(weights))
-    return renew_positions(config, folder) if arm.new_positions else config
+    if arm.new_positions:
+        renew_positions(config, weights)
+    return config
 
 
 def _is_rate(text: str) -> bool:

@@ -2,7 +2,9 @@
 script.
 """
 
+import csv
 import hashlib
+import io
 import json
 import math
 import os
@@ -39,6 +41,7 @@ from keras_vit.train.config import row_of  # noqa: E402
 from keras_vit.train.inputs import make_sources  # noqa: E402
 from keras_vit.train.logs import read_metrics  # noqa: E402
 from keras_vit.train.optimizers import make_optimizer  # noqa: E402
+from keras_vit.train.workdir import describe_config  # noqa: E402
 from keras_vit.weights.restore import named_variables  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
@@ -50,11 +53,17 @@ from ablations.arms import (  # noqa: E402
     Claim,
     Study,
     better,
+    make_finetuned,
     make_rate_config,
     make_seed_config,
     make_start_config,
 )
-from ablations.page import count_trials, list_facts, write_results  # noqa: E402
+from ablations.page import (  # noqa: E402
+    count_trials,
+    describe_state,
+    list_facts,
+    write_results,
+)
 from ablations.plan import make_plan, show_command  # noqa: E402
 from ablations.plan import study_of as study_of_plan  # noqa: E402
 from ablations.processor import name_cpu, name_processor  # noqa: E402
@@ -478,13 +487,12 @@ def test_gains_of_a_shape_are_points_for_each_doubling_of_compute():
 def test_positions_are_renewed_and_nothing_else(tmp_path: Path):
     study = study_of("resolution", "smoke")
     start, config = study.starts["fractals"], study.arms["new"].config
-    keras_vit.save_checkpoint(build(start), tmp_path / "model.npz")
-    config = replace(config, weights=str(tmp_path / "model.npz"))
-    seeds = [replace(config, run=replace(config.run, seed=seed)) for seed in (0, 0, 1)]
-    found = [
-        runs.renew_positions(each, tmp_path / str(number)) for number, each in enumerate(seeds)
-    ]
-    arrays = [dict(np.load(each.weights)) for each in [config, *found]]
+    source, files = tmp_path / "model.npz", [tmp_path / name / "new.npz" for name in "abc"]
+    keras_vit.save_checkpoint(build(start), source)
+    for file, seed in zip(files, (0, 0, 1), strict=True):
+        run = replace(config.run, seed=seed)
+        runs.renew_positions(replace(config, run=run, weights=str(file)), source)
+    arrays = [dict(np.load(file)) for file in [source, *files]]
     (name,) = [name for name in arrays[0] if name.endswith("pos_embedding")]
     assert (arrays[0][name].size, arrays[1][name].size) == (16 * 32, 36 * 32)
     assert arrays[1][name].std() == pytest.approx(0.02, rel=0.1)
@@ -496,9 +504,9 @@ def test_positions_are_renewed_and_nothing_else(tmp_path: Path):
     for other in trunk:
         assert np.array_equal(arrays[0][other], arrays[1][other])
     # a run that is resumed keeps its file
-    before = Path(found[0].weights).stat().st_mtime_ns
-    assert runs.renew_positions(config, tmp_path / "0") == found[0]
-    assert Path(found[0].weights).stat().st_mtime_ns == before
+    before = files[0].stat().st_mtime_ns
+    runs.renew_positions(replace(config, weights=str(files[0])), source)
+    assert files[0].stat().st_mtime_ns == before
 
 
 def test_the_features_of_a_start_are_measured_on_the_data_of_the_arms(tmp_path: Path, monkeypatch):
@@ -724,7 +732,10 @@ def with_starts(study: Study, **changes) -> Study:
     """The ViT fine-tunes the start "large", the ResNet the start "small"."""
     start = study_of("crop", "smoke").starts["fractals"]
     arms = {
-        name: replace(arm, start=start_name)
+        name: replace(
+            make_finetuned(arm.title, arm.config, arm.config.run, start=start_name),
+            **{"families": arm.families, "paper": arm.paper},
+        )
         for (name, arm), start_name in zip(study.arms.items(), ("large", "small"), strict=True)
     }
     return replace(study, arms=arms, starts={"small": start, "large": start}, **changes)
@@ -904,7 +915,7 @@ def test_accuracies_of_starts_stand_beside_the_arms_that_fine_tune_them(tmp_path
     assert verdict(CLAIM, study, tested, "pretrained", plan_of(3)) == (
         "not visible at this size: +20.0 [-4.8, +44.8] points"
     )
-    assert "| large | 60 of 32 | 100,000 | 0.005 | 40.00 ± 10.00 |" in make_start_table(
+    assert "| large | 60 of 32 images | 100,000 | 0.005 | 40.00 ± 10.00 |" in make_start_table(
         study, rows, 3
     )
     head = make_verdict_table(study, rows, plan_of(3)).splitlines()[0]
@@ -939,11 +950,15 @@ def test_points_are_drawn_at_the_numbers_of_images_that_the_axis_names(
         for start, count in (("large", 5000), ("small", 300))
         for seed in range(3)
     ]
-    draw(tmp_path / "ablation.png", study, select_tested(study, rows, 3))
-    (curves,) = drawn
-    (curves,) = curves.values() if picture == "pretraining" else [curves]
-    found = {title: (point.x, round(point.accuracy)) for title, (point,) in curves.items()}
-    assert found == {"A ViT": (images[0], 70), "A ResNet": (images[1], 52)}
+    for seeds in (3, 4):
+        draw(tmp_path / "ablation.png", study, select_tested(study, rows, seeds), seeds)
+    labels = []
+    for curves in drawn:
+        (curves,) = curves.values() if picture == "pretraining" else [curves]
+        found = {title: (point.x, round(point.accuracy)) for title, (point,) in curves.items()}
+        assert found == {"A ViT": (images[0], 70), "A ResNet": (images[1], 52)}
+        labels.append({point.label for (point,) in curves.values()})
+    assert labels == [{""}, {"3 of 4 runs"}]  # of an unfinished study
 
 
 @pytest.mark.parametrize("picture", ["means", "compute", "data"])
@@ -1263,11 +1278,79 @@ def test_what_has_finished_is_recorded_when_the_pool_stops(tmp_path: Path):
     assert [key_of(row) for row in Results(tmp_path).rows()] == [("vit", "rate", 0.00033, 0)]
 
 
-def test_a_run_with_another_rate_is_not_taken_for_the_trial(tmp_path: Path):
+@pytest.mark.parametrize("wrong", ["learning_rate", "total_steps", "none"])
+def test_a_run_with_another_config_is_not_taken_for_the_trial(wrong: str, tmp_path: Path):
     schedule = schedule_of(tmp_path / "runs", tmp_path)
-    finish(schedule.make_trial("vit", "seed", 0.5, 0))
-    with pytest.raises(ValueError, match="holds a run with the learning rate 0.5 instead of 0.001"):
+    trial = schedule.make_trial("vit", "rate", 0.001)
+    finish(trial)
+    config = schedule.make_config(trial)
+    run = config.run
+    if wrong == "learning_rate":
+        run = replace(run, optimizer=replace(run.optimizer, learning_rate=0.5))
+    elif wrong == "total_steps":
+        run = replace(run, loop=replace(run.loop, total_steps=10))
+    facts = {"config": describe_config(replace(config, run=run)), "versions": {}}
+    (trial.folder / "config.json").write_text(json.dumps(facts))
+    if wrong == "none":
+        assert trial.name not in run_all(tmp_path / "runs", tmp_path)
+        return
+    with pytest.raises(ValueError, match=rf"(?s)another config:\n  run\S*{wrong}: there .*remove"):
         run_all(tmp_path / "runs", tmp_path)
+    assert not Results(tmp_path).find(trial.tries)
+
+
+def test_a_finished_run_is_not_that_of_another_config(tmp_path: Path, monkeypatch):
+    config = make_rate_config(config_of("class_token", "gap", "smoke"), 0.01)
+    facts = {"config": describe_config(config), "versions": {}}
+    (tmp_path / "config.json").write_text(json.dumps(facts))
+    (tmp_path / "measured.json").write_text('{"held_out_accuracy": 0.5}')
+    monkeypatch.setattr(runs, "PROCEDURES", {})  # nothing can be trained
+    runs.train_and_validate(config, tmp_path)
+    with pytest.raises(ValueError, match="run.batch_size: there 32, here 7"):
+        runs.train_and_validate(replace(config, run=replace(config.run, batch_size=7)), tmp_path)
+
+
+def test_the_config_of_a_trial_names_the_weights_of_its_seed(tmp_path: Path):
+    study = study_of("resolution", "smoke")
+    schedule = schedule_of(tmp_path, tmp_path, study)
+    for arm, seed, weights in (
+        ("interpolated", 2, "fractals/seed_2/model.npz"),
+        ("new", 2, "new/seed_2/new_positions.npz"),
+    ):
+        config = schedule.make_config(schedule.make_trial(arm, "seed", 0.01, seed))
+        assert config.weights == str(tmp_path / weights)
+        assert (config.run.seed, config.run.optimizer.learning_rate) == (seed, 0.01)
+        rate = schedule.make_config(schedule.make_trial(arm, "rate", 0.03))
+        assert rate.run.data.held_out and not rate.run.data.test
+    start = schedule.make_config(schedule.make_trial("fractals", "start", 0.005, 1))
+    assert start == make_start_config(study.starts["fractals"], 1)
+
+
+def test_a_start_whose_row_was_lost_gets_it_again(tmp_path: Path):
+    study = with_starts(toy())
+    schedule = schedule_of(tmp_path / "runs", tmp_path, study)
+    schedule.run_all(StandIn(schedule.record), 2)
+    text = (tmp_path / "trials.csv").read_text()
+    kept = [line for line in text.splitlines(keepends=True) if "only=large/seed_1" not in line]
+    (tmp_path / "trials.csv").write_text("".join(kept))
+    pool = StandIn(schedule.record)
+    schedule.run_all(pool, 2)
+    assert pool.ran == [] and (tmp_path / "trials.csv").read_text() == text
+    # on another machine it is trained again
+    (tmp_path / "trials.csv").write_text("".join(kept))
+    other = schedule_of(tmp_path / "fresh", tmp_path, study)
+    pool = StandIn(other.record)
+    other.run_all(pool, 2)
+    assert pool.ran == ["large/seed_1"] and (tmp_path / "trials.csv").read_text() == text
+
+
+def test_a_study_does_not_lose_seeds(tmp_path: Path):
+    run_all(tmp_path / "runs", tmp_path)
+    results = Results(tmp_path)
+    results.claim(plan_of(5))
+    with pytest.raises(ValueError, match=r"has runs of 3 seeds.*pass --seeds=3. Received: 2"):
+        results.claim(plan_of(2))
+    results.claim(plan_of(3))  # none of the other two was run
 
 
 def test_an_arm_without_a_rate_inside_the_grid_ends_the_study(tmp_path: Path, monkeypatch):
@@ -1293,12 +1376,31 @@ def test_a_folder_with_rows_of_another_plan_is_refused(tmp_path: Path):
     assert results.plan() == plan_of(5)
 
 
+def change_last(column: str, value: str) -> Callable:
+    """Changes a value in the last line, the third seed of the ResNet."""
+
+    def change(lines: list) -> list:
+        (cells,) = csv.reader(lines[-1:])
+        cells[[*COLUMNS].index(column)] = value
+        text = io.StringIO()
+        csv.writer(text, lineterminator="").writerow(cells)
+        return [*lines[:-1], text.getvalue()]
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda lines: [lines[0] + ",more", *lines[1:]], "must have the columns arm, kind"),
         (lambda lines: [*lines, lines[-1]], "has two rows for"),
         (lambda lines: [*lines[:-1], "resnet,seed"], "must have the columns arm, kind"),
+        (change_last("test_accuracy", ""), "has neither test_accuracy nor `diverged`"),
+        (change_last("test_accuracy", "nan"), "test_accuracy must be between 0 and 1: nan"),
+        (change_last("fewshot_accuracy", "54.4"), "fewshot_accuracy must be between 0 and 1"),
+        (change_last("learning_rate", ""), "needs arm, kind, learning_rate, seed"),
+        (change_last("kind", "sead"), "'sead' is no kind: one of start, rate, seed"),
+        (change_last("steps", "6o"), "'6o' is no steps .*only=resnet/seed_2"),
     ],
 )
 def test_a_damaged_table_is_refused(change: Callable, message: str, tmp_path: Path):
@@ -1405,8 +1507,39 @@ def test_a_sample_of_trials_is_run_again_and_compared(tmp_path: Path, capsys):
     sha = next(row for row in Results(tmp_path).rows() if row["kind"] == "seed")["state_sha256"]
     (tmp_path / "trials.csv").write_bytes(text.replace(sha.encode(), b"0" * 64))
     assert not schedule.repeat(pool, 99)
-    assert len(pool.ran) == 6  # those of the first sample are not repeated
+    assert len(pool.ran) == 2 + 6  # all are run, also those of the first sample
     assert "| vit/seed_0 | DIFFERENT | same | same |" in capsys.readouterr().out
+
+
+def test_the_sample_is_another_one_each_time_and_that_of_before_if_interrupted(tmp_path: Path):
+    run_all(tmp_path / "runs", tmp_path)
+    schedule = schedule_of(tmp_path / "runs", tmp_path)
+    asked = []
+
+    def stop(trials, where):
+        asked.append([trial.name for trial in trials])
+        finish(trials[0])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        schedule.repeat(SimpleNamespace(run=stop), 3)
+    with pytest.raises(ValueError, match="unfinished repetition of 3 trials: .* --again=3"):
+        schedule.repeat(StandIn(), 2)
+    pool = StandIn()
+    assert schedule.repeat(pool, 3) and pool.ran == asked[0][1:]
+    samples = set()
+    for _ in range(20):  # of 20 samples
+        pool = StandIn()
+        assert schedule.repeat(pool, 3)
+        samples.add(frozenset(pool.ran))
+    assert len(samples) > 1 and all(len(sample) == 3 for sample in samples)
+
+
+def test_what_was_not_tested_is_not_repeated(tmp_path: Path):
+    schedule = schedule_of(tmp_path / "runs", tmp_path)
+    schedule.run(StandIn(schedule.record), schedule.trials_of_rates())
+    with pytest.raises(ValueError, match="no tested trial yet. Run the study without `--again`"):
+        schedule.repeat(StandIn(), 1)
 
 
 def test_a_trial_of_another_processor_may_differ_and_it_is_said(tmp_path: Path, capsys):
@@ -1609,15 +1742,39 @@ def test_an_unfinished_study_has_no_verdict_on_the_page(tmp_path: Path):
     kept = [line for line in lines if not line.startswith("sgd_large,rate,")]
     (folder / "trials.csv").write_text("".join(kept))
     page = write_page(tmp_path)
-    assert "| trials | 18 of 28: unfinished, no verdict yet; the grid of rates may grow |" in page
+    assert "| trials | 18 of 28: learning rates are still compared, and their grid may" in page
     assert "| 18 of 28 trials |" in page and "holds:" not in page
     hours = [{**each, "seconds": 9000.0, "cpu_seconds": 5400.0} for each in rows[:2]]
     title = "processor hours, sum over the trials"
     facts = dict(list_facts("optimizer", study_of_plan(plan), hours, plan))
     assert facts[title] == "3.0"
     hours.append({**rows[2], "cpu_seconds": None})  # of a version that did not measure them
+    hours[0]["processor"], hours[1]["processor"] = "Intel, model 7", "AMD EPYC"
     facts = dict(list_facts("optimizer", study_of_plan(plan), hours, plan))
     assert facts[title] == "3.0, of 2 of 3 trials"
+    assert facts["processors"] == "AMD EPYC: 1 trial; Intel, model 7: 1 trial"
+
+
+def test_the_page_says_what_is_left_of_a_study(monkeypatch):
+    study, rows = toy(), rows_of([0.6, 0.7], [0.6, 0.7])
+    assert describe_state(study, rows, 2) == "10, finished"
+    assert describe_state(study, rows, 3) == "10 of 12: the runs of the arms are not finished"
+    assert "learning rates are still compared" in describe_state(study, rows[1:], 2)
+    at_edge = [{**each, "held_out_accuracy": each["learning_rate"]} for each in rows]
+    monkeypatch.setattr("ablations.rates.WIDENINGS", 0)
+    stuck = describe_state(study, at_edge, 2)
+    assert stuck.startswith("6 of 10; the study has stopped: vit: the best learning rate is not")
+
+
+@pytest.mark.parametrize("plan", ["of another study", "gone"])
+def test_rows_without_their_plan_are_refused(plan: str, tmp_path: Path):
+    write_smoke_study(tmp_path / "results" / "optimizer")
+    if plan == "gone":
+        (tmp_path / "results" / "optimizer" / "study.json").unlink()
+    else:
+        (tmp_path / "results" / "optimizer").rename(tmp_path / "results" / "crop")
+    with pytest.raises(ValueError, match=r"study.json must be the plan of the study (crop|optim)"):
+        write_page(tmp_path)
 
 
 def test_the_script_writes_the_page(tmp_path: Path):
@@ -1951,6 +2108,16 @@ def test_a_trial_has_the_seed_of_its_name_the_start_of_that_seed_and_the_changes
     assert run == [2, 0.01, 24, str(weights), f"{tmp_path}/resize/seed_2"]
     # a study starts its trials with the same flags
     assert {*options, "--only=resize/seed_2"} <= {*command}
+
+
+def test_a_study_keeps_its_number_of_seeds(tmp_path: Path):
+    plan = write_smoke_study(tmp_path)
+    asked = ["--study=optimizer", "--size=smoke", f"--workdir={tmp_path}", "--again=1"]
+    Results(tmp_path).plan_file.write_text(json.dumps({**plan, "data_sha256": "1"}))
+    told = ablations(*asked)  # stops at the data, whose hash is invented; not at the seeds
+    assert told.returncode == 1 and "data_sha256: there 1" in told.stderr
+    fewer = ablations(*asked, "--seeds=2")
+    assert fewer.returncode == 1 and "has runs of 3 seeds" in fewer.stderr
 
 
 def test_the_list_names_every_study():

@@ -100,6 +100,17 @@ def test_rows_and_columns_are_compared_with_other_patches_at_the_same_distance()
     assert np.isclose(rows.sum(), axis)
 
 
+def test_the_border_is_not_taken_for_rows_and_columns():
+    """Pairs in a row or column at a large distance lie mostly at the border."""
+    ring = np.array([min(r, c, SIDE - 1 - r, SIDE - 1 - c) for r, c in PLACES])
+    at_border = (ring[:, None] == 0) & (ring[None, :] == 0)
+    for similarity in (1.0 * at_border, -1.0 * np.abs(ring[:, None] - ring)):
+        assert prefer_axes(similarity) == pytest.approx(0)
+        assert prefer_axes(
+            similarity + similarity_of(lambda r, c: r == 0 or c == 0)
+        ) == pytest.approx(1)
+
+
 def test_a_model_is_measured_as_by_hand():
     row = replace(VIT_VARIANTS["ViT_Ti16"], patch_size=4, width=16, depth=2, num_heads=2, mlp_dim=8)
     model = keras_vit.application(replace(row, name="Small"))(
@@ -164,7 +175,8 @@ def make_study_folder(folder: Path, seeds: int = 3) -> tuple[Schedule, dict]:
 
 
 def test_a_study_is_looked_into_and_shown(tmp_path: Path, monkeypatch):
-    schedule, _ = make_study_folder(tmp_path)
+    schedule, plan = make_study_folder(tmp_path)
+    plan = {**plan, "size": "cifar10"}
     shown, drawn = [], []
 
     def make_batches(source, *arguments, **options):
@@ -204,7 +216,7 @@ def test_a_study_is_looked_into_and_shown(tmp_path: Path, monkeypatch):
     look_inside(schedule, "class_token", 3)
     assert path.read_bytes() == before
 
-    page = make_inside("class_token", schedule.study, found, tmp_path)
+    page = make_inside(plan, schedule.study, found, tmp_path)
     assert page[0] == "### Inside the trained models: class token"
     assert f"over {NUM_IMAGES} test images" in page[1].replace("\n", " ")
     assert page[2].count("\n") == 1 + row.depth and "| not visible" in page[3]
@@ -256,7 +268,7 @@ def test_a_hybrid_has_the_distances_of_its_tokens(tmp_path: Path):
     places = [np.array(divmod(token, grid)) * stride for token in range(grid * grid)]
     uniform = np.mean([np.hypot(*(one - other)) for one in places for other in places])
     assert f"uniform attention it is {uniform:.1f} px" in " ".join(
-        make_inside("hybrid", study, rows, tmp_path)
+        make_inside({"study": "hybrid", "size": "smoke", "seeds": 1}, study, rows, tmp_path)
     ).replace("\n", " ")
 
 
@@ -266,9 +278,14 @@ def test_a_claim_is_judged_over_the_seeds():
         for seed, (first, last) in enumerate([(4.0, 10.0), (5.0, 11.5), (4.0, 11.0)])
         for layer, value in enumerate((first, last))
     ]
+    plan = {"size": "cifar10", "seeds": 3}
     # 6, 6.5 and 7 px: 6.5 ± 4.303 * 0.5 / sqrt(3)
-    assert "| holds: +6.5 [+5.3, +7.7] px |" in make_inside_verdicts(rows)
-    assert "not decided: 2 seeds" in make_inside_verdicts([row for row in rows if row.seed < 2])
+    assert "| holds: +6.5 [+5.3, +7.7] px |" in make_inside_verdicts(rows, plan)
+    few = [row for row in rows if row.seed < 2]
+    assert "not decided: 2 seeds" in make_inside_verdicts(few, {**plan, "seeds": 2})
+    assert "not decided: measured in 2 of 3 runs" in make_inside_verdicts(few, plan)
+    assert "not decided: measured in 3 of 5" in make_inside_verdicts(rows, {**plan, "seeds": 5})
+    assert "not judged: a smoke run" in make_inside_verdicts(rows, {**plan, "size": "smoke"})
 
 
 def test_what_cannot_be_looked_into_is_named(tmp_path: Path):
@@ -281,6 +298,15 @@ def test_what_cannot_be_looked_into_is_named(tmp_path: Path):
     with pytest.raises(ValueError, match="does not hold the run of the row of class_token"):
         look_inside(schedule, "class_token", 1)
     assert not (tmp_path / "results" / FILE).exists()
+
+
+@pytest.mark.parametrize("indices", [(1, 0), (0, 0), (0, 2), (1,)])
+def test_arrays_with_rows_out_of_order_are_refused(indices: tuple, tmp_path: Path):
+    lines = [COLUMNS, *(("vit", 0, "0", "filter", index, "[1.0]") for index in indices)]
+    with open(tmp_path / FILE, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(lines)
+    with pytest.raises(ValueError, match="rows of filter of vit, seed 0, in their order"):
+        read_findings(tmp_path / FILE)
 
 
 def test_a_file_with_other_columns_is_refused(tmp_path: Path):

@@ -108,7 +108,8 @@ def read_findings(path: Path) -> list[Finding]:
     """Returns the rows of a file; none if it is absent.
 
     Raises:
-        ValueError: If the file has other columns.
+        ValueError: If the file has other columns, or the rows of an array are not complete and in
+            their order.
     """
     if not path.exists():
         return []
@@ -119,7 +120,7 @@ def read_findings(path: Path) -> list[Finding]:
                 f"{path} must have the columns {', '.join(COLUMNS)}. Found: "
                 f"{', '.join(reader.fieldnames or ())}. Restore the file."
             )
-        return [
+        findings = [
             Finding(
                 arm=line["arm"],
                 seed=int(line["seed"]),
@@ -130,6 +131,17 @@ def read_findings(path: Path) -> list[Finding]:
             )
             for line in reader
         ]
+    numbers: dict[tuple[str, int, str], int] = {}
+    for finding in findings:
+        array = (finding.arm, finding.seed, finding.quantity)
+        numbers[array] = numbers.get(array, -1) + 1
+        if finding.index != numbers[array]:
+            raise ValueError(
+                f"{path} must have the rows of {finding.quantity} of {finding.arm}, seed "
+                f"{finding.seed}, in their order: {finding.index} follows where {numbers[array]} "
+                "belongs. Restore the file."
+            )
+    return findings
 
 
 def check_runs(path: Path, findings: Sequence[Finding], rows: Sequence[Row]) -> None:

@@ -8,6 +8,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.stats import spearmanr
@@ -29,6 +30,7 @@ from keras_vit.train.config import row_of
 from keras_vit.writing import table
 
 LEAST_DISTANCE = 3  # patches
+Arrays = Mapping[str, Mapping[int, np.ndarray]]  # by quantity and by seed
 
 
 def grow_with_depth(distances: np.ndarray) -> float:
@@ -58,18 +60,26 @@ def prefer_axes(similarity: np.ndarray) -> float:
     at the same distance: the mean over the distances, rounded to whole patches, from 3 on. Pairs at a
     rounded distance of 1 or 2 that share no row and no column are farther apart than those that do.
 
+    Patches at the border are similar to each other, and many pairs in a row or column are such
+    patches. So a pair is compared with pairs whose two distances to the border are the same.
+
     Args:
         similarity: As in `prefer_near`.
     """
     rows, columns = _offsets(len(similarity))
     distances, on_axis = np.rint(np.hypot(rows, columns)), (rows == 0) | (columns == 0)
-    return statistics.fmean(
-        float(
-            similarity[(distances == distance) & on_axis].mean()
-            - similarity[(distances == distance) & ~on_axis].mean()
-        )
-        for distance in range(LEAST_DISTANCE, math.isqrt(len(similarity)))
-    )
+    borders = _find_border_pairs(len(similarity))
+    means = []
+    for distance in range(LEAST_DISTANCE, math.isqrt(len(similarity))):
+        at, differences, counts = distances == distance, [], []
+        for pair in np.unique(borders[at]):
+            here = at & (borders == pair)
+            on, off = similarity[here & on_axis], similarity[here & ~on_axis]
+            if len(on) and len(off):
+                differences.append(on.mean() - off.mean())
+                counts.append(len(on))
+        means.append(float(np.average(differences, weights=counts)))
+    return statistics.fmean(means)
 
 
 # words, quantity, value, unit, decimals
@@ -91,7 +101,7 @@ CLAIMS: tuple[tuple[str, str, Callable[[np.ndarray], float], str, int], ...] = (
     ),
     (
         "Patches in the same row or column have more similar position embeddings than others at the "
-        "same distance: difference of the cosines.",
+        "same distance from each other and from the border: difference of the cosines.",
         SIMILARITY,
         prefer_axes,
         "",
@@ -100,99 +110,119 @@ CLAIMS: tuple[tuple[str, str, Callable[[np.ndarray], float], str, int], ...] = (
 )
 
 
-def make_inside(name: str, study: Study, findings: Sequence[Finding], docs: Path) -> list[str]:
+def make_inside(
+    plan: Mapping[str, Any], study: Study, findings: Sequence[Finding], docs: Path
+) -> list[str]:
     """Writes the pictures, and returns the part of the page about the insides of trained models.
 
     Args:
-        name: Name of the study.
+        plan: Plan of the study.
         study: The study.
         findings: All rows of its `inside.csv`.
         docs: Folder of the page.
     """
     part = []
     for arm in dict.fromkeys(finding.arm for finding in findings):
-        arrays = _collect([finding for finding in findings if finding.arm == arm])
-        start = f"results_{name}_{arm}"
-        drawn = draw_inside(docs, start, arrays)
+        of_arm = [finding for finding in findings if finding.arm == arm]
+        arrays, uniform = _collect(of_arm), find_uniform_distance(study, arm)
+        start = f"results_{plan['study']}_{arm}"
+        drawn = draw_inside(docs, start, arrays, uniform)
         title = study.arms[arm].title if arm in study.arms else arm.replace("_", " ")
         part += [
             f"### Inside the trained models: {title}",
-            _explain(study, arm, arrays),
-            _make_layer_table(arrays[DISTANCE]),
-            make_inside_verdicts([finding for finding in findings if finding.arm == arm]),
+            _explain(len(arrays[DISTANCE]), uniform),
+            _make_layer_table([*arrays[DISTANCE].values()]),
+            make_inside_verdicts(of_arm, plan),
             *(f"![{title}: {words}]({start}_{kind}.png)" for kind, words in drawn.items()),
         ]
     return part
 
 
-def make_inside_verdicts(findings: Sequence[Finding]) -> str:
+def make_inside_verdicts(findings: Sequence[Finding], plan: Mapping[str, Any]) -> str:
     """Returns the table of verdicts on one arm.
 
     Args:
         findings: The rows of this arm.
+        plan: Plan of the study; its entries "size" and "seeds" are used.
     """
     arrays = _collect(findings)
+
+    def give_verdict(quantity: str, value: Callable[..., float], unit: str, digits: int) -> str:
+        if plan["size"] == "smoke":
+            return "not judged: a smoke run"
+        if [*arrays[quantity]] != [*range(plan["seeds"])]:
+            return f"not decided: measured in {len(arrays[quantity])} of {plan['seeds']} runs"
+        return judge([value(array) for array in arrays[quantity].values()], unit, digits=digits)
+
     lines = [
-        [words, judge([value(array) for array in arrays[quantity]], unit, digits=digits)]
-        for words, quantity, value, unit, digits in CLAIMS
+        [words, give_verdict(quantity, *rest)]
+        for words, quantity, *rest in CLAIMS
         if quantity in arrays
     ]
     return table(["claim", "here"], lines)
 
 
-def draw_inside(
-    docs: Path, start: str, arrays: Mapping[str, Sequence[np.ndarray]]
-) -> dict[str, str]:
+def draw_inside(docs: Path, start: str, arrays: Arrays, uniform: float) -> dict[str, str]:
     """Draws `<start>_filters.png`, `<start>_positions.png` and `<start>_distance.png`.
 
     Args:
         docs: Folder of the pictures.
         start: Start of their names.
-        arrays: By quantity, the array of each seed. Filters and positions are those of the first.
+        arrays: The quantities. Filters and positions are drawn of the smallest seed.
+        uniform: Mean distance in pixels with uniform attention.
 
     Returns:
         What each picture shows, by its kind.
     """
-    filters, explained = arrays[FILTER][0], arrays[EXPLAINED][0][0]
+    first = min(arrays[FILTER])
+    filters, explained = arrays[FILTER][first], arrays[EXPLAINED][first][0]
     side = math.isqrt(filters.shape[1] // 3)
     draw_filters(docs / f"{start}_filters.png", filters.reshape(-1, side, side, 3), explained)
-    heads = np.concatenate(arrays[DISTANCE], axis=1)
-    draw_distance(docs / f"{start}_distance.png", heads)
+    heads = np.concatenate([*arrays[DISTANCE].values()], axis=1)
+    draw_distance(docs / f"{start}_distance.png", heads, uniform_px=uniform)
     drawn = {
-        "filters": "filters of the patch embedding",
+        "filters": f"filters of the patch embedding, seed {first}",
         "distance": "attention distance by depth, heads of all seeds",
     }
     if SIMILARITY in arrays:
-        similarity = arrays[SIMILARITY][0]
+        similarity = arrays[SIMILARITY][first]
         grid = math.isqrt(len(similarity))
         shape = (grid, grid, grid, grid)
         draw_similarity(docs / f"{start}_positions.png", {"": similarity.reshape(shape)})
-        drawn["positions"] = "similarity of the position embeddings"
+        drawn["positions"] = f"similarity of the position embeddings, seed {first}"
     return drawn
 
 
-def _collect(findings: Sequence[Finding]) -> dict[str, list[np.ndarray]]:
-    """Returns the array of each seed, by quantity."""
-    arrays: dict[str, dict[int, list[list[float]]]] = {}
+def _collect(findings: Sequence[Finding]) -> Arrays:
+    lists: dict[str, dict[int, list[list[float]]]] = {}
     for finding in findings:
-        seeds = arrays.setdefault(finding.quantity, {})
+        seeds = lists.setdefault(finding.quantity, {})
         seeds.setdefault(finding.seed, []).append(finding.values)
     return {
-        quantity: [np.array(seeds[seed]) for seed in sorted(seeds)]
-        for quantity, seeds in arrays.items()
+        quantity: {seed: np.array(seeds[seed]) for seed in sorted(seeds)}
+        for quantity, seeds in lists.items()
     }
 
 
-def _explain(study: Study, arm: str, arrays: Mapping[str, Sequence[np.ndarray]]) -> str:
+def find_uniform_distance(study: Study, arm: str) -> float:
+    """Returns the mean attention distance in pixels of a head that attends to all tokens equally.
+
+    Args:
+        study: The study.
+        arm: Name of an arm or of a start.
+    """
     config = study.arms[arm].config if arm in study.arms else study.starts[arm]
     patch = row_of(config.model, config.variant).total_stride
     grid = config.image_size // patch
     # a class token takes its share of the attention, at distance 0
     options = config.model_options
     tokens = grid**2 + (options.get("classifier", "token") == "token")
-    uniform = distances_px((grid, grid), (patch, patch)).mean() * grid**2 / tokens
+    return float(distances_px((grid, grid), (patch, patch)).mean() * grid**2 / tokens)
+
+
+def _explain(num_models: int, uniform: float) -> str:
     return wrap(
-        f"The quantities of Figure 7, of {len(arrays[DISTANCE])} models. The attention distance of a "
+        f"The quantities of Figure 7, of {num_models} models. The attention distance of a "
         "head is the mean distance between a patch and the patches that it attends to, weighted by "
         f"its attention, over {NUM_IMAGES} test images. With uniform attention it is {uniform:.1f} "
         "px. In the paper, of ViT-L/16 with 24 layers at 224 pixels (uniform attention: 116.5 px), "
@@ -226,3 +256,14 @@ def _offsets(num_patches: int) -> tuple[np.ndarray, np.ndarray]:
     side = math.isqrt(num_patches)
     rows, columns = np.divmod(np.arange(num_patches), side)
     return np.abs(rows[:, None] - rows), np.abs(columns[:, None] - columns)
+
+
+def _find_border_pairs(num_patches: int) -> np.ndarray:
+    """Returns a number for each pair of patches, (N, N), which is the same for pairs whose two
+    distances to the border are the same.
+    """
+    side = math.isqrt(num_patches)
+    rows, columns = np.divmod(np.arange(num_patches), side)
+    borders = np.minimum(np.minimum(rows, side - 1 - rows), np.minimum(columns, side - 1 - columns))
+    one, other = borders[:, None], borders[None, :]
+    return side * np.minimum(one, other) + np.maximum(one, other)

@@ -5,6 +5,7 @@ An unfinished study is shown with its rows so far. What does not live here: the 
 pictures of one study (`ablations/report.py`), and the script (`results.py`).
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from ablations.arms import STEPS, VARIANT, Arm, Study, make_base
 from ablations.inside import FILE, check_runs, read_findings
 from ablations.inside_page import make_inside
 from ablations.plan import show_command, study_of
-from ablations.rates import find_tried, next_rates
+from ablations.rates import find_tried, list_stuck, next_rates
 from ablations.report import (
     draw,
     find_drawable,
@@ -40,7 +41,7 @@ def write_results(results: Path, docs: Path) -> Path:
         docs: Folder of the page.
 
     Raises:
-        ValueError: If the rows of a study are damaged or belong to other configs.
+        ValueError: If the rows of a study are damaged, or belong to another study or other configs.
     """
     parts, states = [], []
     for name in STUDIES:
@@ -52,15 +53,20 @@ def write_results(results: Path, docs: Path) -> Path:
             study = make_study(name, "cifar10", DATA)
             states.append([study.title, f"`{name}`", shorten_source(study), "not run"])
             continue
+        if plan.get("study") != name:
+            raise ValueError(
+                f"{found.plan_file} must be the plan of the study {name}, but its study is "
+                f"{plan.get('study')}. Restore the file."
+            )
         study = study_of(plan)
-        draw(picture, study, select_tested(study, rows, plan["seeds"]))
+        draw(picture, study, select_tested(study, rows, plan["seeds"]), plan["seeds"])
         done, total = count_trials(study, rows, plan["seeds"])
         state = f"finished: {total} trials" if done == total else f"{done} of {total} trials"
         states.append([study.title, f"`{name}`", shorten_source(study), state])
         parts += make_section(name, study, rows, plan)
         findings = read_findings(results / name / FILE)
         check_runs(results / name / FILE, findings, rows)
-        parts += make_inside(name, study, findings, docs)
+        parts += make_inside(plan, study, findings, docs)
     page = [*make_introduction(), table(["study", "name", "in the paper", "state"], states), *parts]
     write_text(docs / "results.md", "\n\n".join(page) + "\n")
     return docs / "results.md"
@@ -81,18 +87,18 @@ def make_introduction() -> list[str]:
             f"cores. The base is a ViT with patches of {VARIANT['patch_size']} pixels, width "
             f"{VARIANT['width']}, {VARIANT['depth']} layers and {VARIANT['num_heads']} heads, "
             f"{macs / 1e6:.1f} million multiply-adds per image of 32 pixels. The data are CIFAR-10 "
-            f"and generated fractals. Runs have {STEPS} steps of 128 images, pre-trainings at most "
-            "1,000, fine-tunings, and the runs from random weights beside them, 200 to 600. The "
-            "paper's ViT-B/16 has 1,600 times the compute per image and sees 2 billion images in "
-            "pre-training on JFT-300M. A claim that holds here holds for these models and runs. A "
-            "claim that does not hold here is not refuted at the size of the paper: many of its "
-            "effects need large models or much data."
+            f"and generated fractals. A run has {STEPS} steps of 128 images. A pre-training has at "
+            "most 1,000 steps; a fine-tuning, or a run from random weights that is compared with "
+            "one, has 200 to 600. The paper's ViT-B/16 has 1,600 times the compute per image and "
+            "sees 2 billion images in pre-training on JFT-300M. A claim that holds here holds for "
+            "these models and runs. A claim that does not hold here is not refuted at the size of "
+            "the paper: many of its effects need large models or much data."
         ),
         wrap(
             f"{RULE} The interval covers the variation between seeds. It does not cover the choice "
             "of the learning rate, which is made once, with seed 0, on 5,000 held-out images (the "
             "standard error of an accuracy of 50 % is 0.7 points), and it is not corrected for the "
-            "number of claims. A claim of an unfinished study has no verdict yet."
+            "number of claims. A claim has no verdict until all runs of its arms are finished."
         ),
         wrap(
             "Accuracies are in %: mean and sample standard deviation over the seeds. Compute: "
@@ -140,19 +146,13 @@ def list_facts(
     name: str, study: Study, rows: Sequence[Row], plan: Mapping[str, Any]
 ) -> list[list[str]]:
     """Returns the table of the state of a study. Its arguments are those of `make_section`."""
-    done, total = count_trials(study, rows, plan["seeds"])
-    state = (
-        f"{total}, finished"
-        if done == total
-        else f"{done} of {total}: unfinished, no verdict yet; the grid of rates may grow"
-    )
     images = next((row["test_images"] for row in rows if row["test_images"]), None)
     times = [row["cpu_seconds"] for row in rows if row["cpu_seconds"]]
     folder = f"../experiments/results/{name}"
     command = join_command(["python", *show_command(plan), f"--seeds={plan['seeds']}"])
     return [
         ["command", f"`{command}`"],
-        ["trials", state],
+        ["trials", describe_state(study, rows, plan["seeds"])],
         ["seeds", str(plan["seeds"])],
         ["test images", "-" if images is None else f"{images:,}"],
         [
@@ -160,25 +160,50 @@ def list_facts(
             f"{sum(times) / 3600:.1f}"
             + (f", of {len(times)} of {len(rows)} trials" if len(times) < len(rows) else ""),
         ],
-        [
-            "processors",
-            ", ".join(sorted({row["processor"] for row in rows if row["processor"]})) or "-",
-        ],
+        ["processors", count_processors(rows)],
         ["files", f"[trials.csv]({folder}/trials.csv), [study.json]({folder}/study.json)"],
     ]
+
+
+def describe_state(study: Study, rows: Sequence[Row], seeds: int) -> str:
+    """Returns how many trials are finished, and what is left."""
+    done, total = count_trials(study, rows, seeds)
+    if done == total:
+        return f"{total}, finished"
+    if stuck := list_stuck(study, rows):
+        return f"{done} of {total}; the study has stopped: {' '.join(stuck)}"
+    left = "the runs of the arms are not finished"
+    if _list_missing_rates(study, rows):
+        left = "learning rates are still compared, and their grid may grow"
+    return f"{done} of {total}: {left}"
+
+
+def count_processors(rows: Sequence[Row]) -> str:
+    """Returns the names of the processors, with the number of trials of each if there are several."""
+    counts = Counter(row["processor"] for row in rows if row["processor"])
+    if len(counts) < 2:
+        return "".join(counts) or "-"
+    return "; ".join(
+        f"{name}: {count} trial{'s' * (count > 1)}" for name, count in sorted(counts.items())
+    )
 
 
 def count_trials(study: Study, rows: Sequence[Row], seeds: int) -> tuple[int, int]:
     """Returns the number of finished trials, and of all trials as far as they are known: the grid of
     rates of an arm may be widened later.
     """
-    tried = {name: find_tried(rows, name) for name, arm in study.arms.items() if not arm.rate_of}
-    missing = [
-        rate
-        for name, rates in tried.items()
-        for rate in next_rates(study.arms[name].config.run.optimizer.learning_rate, rates)
-    ]
+    missing = _list_missing_rates(study, rows)
     starts = [row for row in rows if row["kind"] == "start" and row["seed"] < seeds]
-    finished = sum(map(len, tried.values()))
+    finished = sum(row["kind"] == "rate" for row in rows)
     done = finished + len(select_tested(study, rows, seeds)) + len(starts)
     return done, finished + len(missing) + seeds * (len(study.arms) + len(study.starts))
+
+
+def _list_missing_rates(study: Study, rows: Sequence[Row]) -> list[float]:
+    """Returns the rates to try next, of all arms."""
+    return [
+        rate
+        for name, arm in study.arms.items()
+        if not arm.rate_of
+        for rate in next_rates(arm.config.run.optimizer.learning_rate, find_tried(rows, name))
+    ]

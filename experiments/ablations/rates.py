@@ -92,6 +92,17 @@ def find_rate(study: Study, rows: Sequence[Row], arm: str) -> float | None:
     return find_winner(center, find_tried(rows, source))
 
 
+def list_stuck(study: Study, rows: Sequence[Row]) -> list[str]:
+    """Returns a line for each arm whose grid was widened too often."""
+    lines = []
+    for name in study.arms:
+        try:
+            find_rate(study, rows, name)
+        except ValueError as error:
+            lines.append(f"{name}: {error}")
+    return lines
+
+
 def _find_best(tried: Tried) -> set[float]:
     """Returns the rates with the highest accuracy. The set is empty if all diverged."""
     best = max((accuracy for accuracy in tried.values() if accuracy is not None), default=None)

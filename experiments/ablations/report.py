@@ -10,7 +10,7 @@ is not judged.
 
 import statistics
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -66,9 +66,7 @@ def cell(rows: Sequence[Row], arm: str, metric: str, seeds: int) -> str:
     if not values:
         return "not yet"
     mean, deviation = with_deviation([*values.values()])
-    return _format_number(mean, deviation) + (
-        f" ({len(values)} of {seeds} runs)" if len(values) < seeds else ""
-    )
+    return _format_number(mean, deviation) + _count_runs(values, seeds)
 
 
 def verdict(
@@ -157,7 +155,8 @@ def write_report(
     Returns:
         The path of the page.
     """
-    draw(folder / "ablation.png", study, select_tested(study, rows, plan["seeds"]))
+    tested = select_tested(study, rows, plan["seeds"])
+    draw(folder / "ablation.png", study, tested, plan["seeds"])
     write_text(folder / "ablation.md", "\n\n".join(_make_page(study, rows, plan, command)) + "\n")
     return folder / "ablation.md"
 
@@ -168,6 +167,11 @@ def _find_rate(study: Study, rows: Sequence[Row], arm: str) -> float | None:
         return find_rate(study, rows, arm)
     except ValueError:
         return None
+
+
+def _count_runs(values: Sized, seeds: int) -> str:
+    """Returns how many runs a mean is of, if these are fewer than planned."""
+    return f" ({len(values)} of {seeds} runs)" if len(values) < seeds else ""
 
 
 def _format_number(mean: float, deviation: float | None) -> str:
@@ -300,7 +304,7 @@ def make_start_table(study: Study, rows: Sequence[Row], seeds: int) -> str:
         lines.append(
             [
                 name.replace("_", " "),
-                f"{config.run.loop.total_steps:,} of {config.run.batch_size}",
+                f"{config.run.loop.total_steps:,} of {config.run.batch_size} images",
                 f"{_first(runs, 'training_images', 0):,}" if runs else "-",
                 f"{config.run.optimizer.learning_rate:g}",
                 cell(runs, name, "fewshot", seeds),
@@ -391,42 +395,47 @@ def find_drawable(study: Study, tested: Sequence[Row]) -> dict[str, Arm]:
     }
 
 
-def draw(path: Path, study: Study, rows: Sequence[Row]) -> None:
-    """Draws the picture of a study, atomically, or removes it if no arm has a result.
+def draw(path: Path, study: Study, rows: Sequence[Row], seeds: int) -> None:
+    """Draws the picture of a study, atomically, or removes it if no arm has a result. Arms with fewer
+    runs than planned are labelled.
 
     Args:
         path: Path of the PNG.
         study: The study.
         rows: From `select_tested`.
+        seeds: Number of runs of each arm that the plan asks for.
     """
     kept = find_drawable(study, rows)
     titles = {name: f"{title} accuracy" for name, title in name_metrics(rows).items()}
     if not kept:
         path.unlink(missing_ok=True)
     elif study.picture == "compute":
-        places = {name: study.relative_compute(name) for name in kept}
+        # rounded, so that models of nearly equal compute have one tick
+        places = {name: round(study.relative_compute(name), 2) for name in kept}
         panels = {
-            titles[metric]: _group_points(kept, rows, metric, places) for metric in study.metrics
+            titles[metric]: _group_points(kept, rows, metric, places, seeds)
+            for metric in study.metrics
         }
         label = f"compute relative to: {next(iter(study.arms.values())).title}"
         draw_accuracy_against_compute(path, panels, x_label=label, joined=True)
     elif study.picture == "pretraining":
         places = _find_places(kept, rows, PRETRAINING_IMAGES)
         panels = {
-            titles[metric]: _group_points(kept, rows, metric, places) for metric in study.metrics
+            titles[metric]: _group_points(kept, rows, metric, places, seeds)
+            for metric in study.metrics
         }
         draw_accuracy_against_compute(path, panels, x_label="pre-training images", joined=True)
     elif study.picture == "data":
         places = _find_places(kept, rows, "training_images")
-        curves = _group_points(kept, rows, study.metric, places)
+        curves = _group_points(kept, rows, study.metric, places, seeds)
         draw_accuracy_against_data(
             path, curves, x_label="training images", y_label=f"{titles[study.metric]}, %"
         )
     else:
-        arms = {
-            arm.title: [*percents(rows, name, study.metric).values()] for name, arm in kept.items()
-        }
-        paper = {arm.title: arm.paper for arm in kept.values() if arm.paper is not None}
+        values = {name: [*percents(rows, name, study.metric).values()] for name in kept}
+        names = {name: arm.title + _count_runs(values[name], seeds) for name, arm in kept.items()}
+        arms = {names[name]: values[name] for name in kept}
+        paper = {names[name]: arm.paper for name, arm in kept.items() if arm.paper is not None}
         label = {"x_label": f"{titles[study.metric]}, %", "published_label": study.paper_label}
         draw_means(path, arms, paper or None, title=study.title, **label)
 
@@ -439,14 +448,24 @@ def _find_places(arms: Iterable[str], rows: Sequence[Row], column: str) -> dict[
 
 
 def _group_points(
-    arms: Mapping[str, Arm], rows: Sequence[Row], metric: str, places: Mapping[str, float]
+    arms: Mapping[str, Arm],
+    rows: Sequence[Row],
+    metric: str,
+    places: Mapping[str, float],
+    seeds: int,
 ) -> dict[str, list[Point]]:
     """Returns the points of each family of arms, sorted by their places on the x axis."""
     families: dict[str, list[Point]] = {}
     for name, arm in arms.items():
-        mean, deviation = with_deviation([*percents(rows, name, metric).values()])
+        values = [*percents(rows, name, metric).values()]
+        mean, deviation = with_deviation(values)
+        point = Point(
+            x=places[name],
+            accuracy=mean,
+            deviation=float("nan") if deviation is None else deviation,
+            label=_count_runs(values, seeds).strip(" ()"),
+        )
         for family in arm.families:
-            point = Point(places[name], mean, float("nan") if deviation is None else deviation)
             families.setdefault(family, []).append(point)
     return {name: sorted(points) for name, points in families.items()}
 

@@ -45,7 +45,8 @@ COLUMNS: Mapping[str, Callable[[str], Any]] = {
     "command": str,
 }
 KEY = ("arm", "kind", "learning_rate", "seed")
-KINDS = ("start", "rate", "seed")
+METRICS = {"start": FEWSHOT, "rate": HELD_OUT, "seed": TEST}  # of a finished trial, by kind
+KINDS = tuple(METRICS)
 FREE = ("seeds",)  # entries of the plan that may change: more seeds can be added later
 
 
@@ -60,7 +61,8 @@ class Results:
         """Returns the rows of the finished trials.
 
         Raises:
-            ValueError: If the table has other columns, or two rows for a trial.
+            ValueError: If the table has other columns, two rows for a trial, or a row without an
+                accuracy between 0 and 1 of a run that did not diverge.
         """
         if not self.table.exists():
             return []
@@ -74,11 +76,10 @@ class Results:
                     f"{self.table} must have the columns {', '.join(COLUMNS)}. Found: "
                     f"{', '.join(reader.fieldnames or ())}. Restore the file."
                 )
-        rows = [
-            {name: COLUMNS[name](line[name]) for name in COLUMNS if line[name] != ""}
-            for line in lines
-        ]
-        rows = [{**dict.fromkeys(COLUMNS), **row} for row in rows]
+        try:
+            rows = [_parse(line) for line in lines]
+        except ValueError as error:
+            raise ValueError(f"{self.table}: {error} Restore the file.") from error
         keys = [key_of(row) for row in rows]
         if twice := [key for key in keys if keys.count(key) > 1]:
             raise ValueError(f"{self.table} has two rows for {twice[0]}. Remove one of them.")
@@ -119,9 +120,11 @@ class Results:
         """Checks that the folder can be used for this plan.
 
         Raises:
-            ValueError: If it holds rows of another plan. The message lists the differing fields.
+            ValueError: If it holds rows of another plan, whose differing fields the message lists,
+                or of more seeds.
         """
-        if not self.rows():
+        rows = self.rows()
+        if not rows:
             return
         if lines := find_plan_differences(self.plan(), plan, free=free):
             raise ValueError(
@@ -132,6 +135,11 @@ class Results:
                         "Choose another `--results`.",
                     ]
                 )
+            )
+        if (count := 1 + max(row["seed"] for row in rows)) > plan["seeds"]:
+            raise ValueError(
+                f"{self.folder} has runs of {count} seeds, and a smaller number would leave some of "
+                f"them out: pass --seeds={count}. Received: {plan['seeds']}."
             )
 
     def claim(self, plan: Mapping[str, Any]) -> None:
@@ -147,6 +155,33 @@ class Results:
 def key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """Returns what identifies a trial."""
     return tuple(row[name] for name in KEY)
+
+
+def _parse(line: Mapping[str, str]) -> Row:
+    """Returns the values of a line.
+
+    Raises:
+        ValueError: If one cannot be read, or the accuracies cannot be those of a trial.
+    """
+    row: dict[str, Any] = dict.fromkeys(COLUMNS)
+    for name, parse in COLUMNS.items():
+        try:
+            row[name] = parse(line[name]) if line[name] != "" else None
+        except ValueError as error:
+            raise ValueError(f"{line[name]!r} is no {name} ({line['command']}).") from error
+    if row["kind"] not in METRICS:
+        raise ValueError(f"{row['kind']!r} is no kind: one of {', '.join(METRICS)}.")
+    if None in key_of(row):
+        raise ValueError(f"the row of {line['command']!r} needs {', '.join(KEY)}.")
+    for name in METRICS.values():
+        # not a number is not between them either
+        if row[name] is not None and not 0 <= row[name] <= 1:
+            raise ValueError(f"{name} must be between 0 and 1: {row[name]} ({line['command']}).")
+    if row[METRICS[row["kind"]]] is None and not row["diverged"]:
+        raise ValueError(
+            f"the row of {line['command']!r} has neither {METRICS[row['kind']]} nor `diverged`."
+        )
+    return row
 
 
 def _format(value: Any) -> Any:

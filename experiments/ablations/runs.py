@@ -42,10 +42,11 @@ from keras_vit.train.config import row_of
 from keras_vit.train.inputs import make_sources
 from keras_vit.train.logs import read_metrics
 from keras_vit.train.new_head import build_on_trunk
+from keras_vit.train.workdir import check_folder
 from keras_vit.weights.restore import restore
 from keras_vit.writing import write_json
 
-RESULT = "measured.json"
+RESULT, NEW_POSITIONS = "measured.json", "new_positions.npz"
 PROCEDURES = {
     PretrainConfig: pretrain,
     FinetuneConfig: run_finetuning,
@@ -61,13 +62,16 @@ PER_CLASS = 100  # approximate number of images per class that examples are draw
 
 def _once(procedure: Callable[..., dict[str, Any]]) -> Callable[..., None]:
     """Decorates a procedure that returns the entries of `measured.json`: the call writes them into
-    the folder of the run, the last argument, and performs no finished run again.
+    the folder of the run, the last argument, and performs no finished run again. The first argument
+    is the config, which must be that of the finished run.
     """
 
     @functools.wraps(procedure)
     def perform(*arguments: Any) -> None:
-        folder = arguments[-1]
-        if not is_measured(folder):
+        config, folder = arguments[0], arguments[-1]
+        if is_measured(folder):
+            check_folder(folder, config)
+        else:
             write_json(folder / RESULT, procedure(*arguments))
         remove_checkpoints(folder)
 
@@ -164,24 +168,28 @@ def train_start(config: StartConfig, downstream: RunConfig, folder: Path) -> dic
     }
 
 
-def renew_positions(config: FinetuneConfig, folder: Path) -> FinetuneConfig:
-    """Returns the config with weights whose position table is random: it is drawn with the seed of
-    the run, as for a model without pre-training, at the image size of the config.
+def renew_positions(config: FinetuneConfig, source: Path) -> None:
+    """Writes the weights of a config, unless the file exists: other weights with a random position
+    table. It is drawn with the seed of the run, as for a model without pre-training, at the image
+    size of the config.
+
+    Args:
+        config: Its field `weights` is the path of the new file.
+        source: The other weights.
     """
-    path = folder / "new_positions.npz"
-    if not path.exists():
-        row, size = row_of(config.model, config.variant), config.image_size
-        keras.utils.set_random_seed(config.run.seed)
-        untrained, model = (
-            build_on_trunk(row, weights, size, 1, **config.model_options)
-            for weights in (None, config.weights)
-        )
-        for layer, fresh in zip(model.layers, untrained.layers, strict=True):
-            if isinstance(layer, AddPositionEmbs):
-                layer.set_weights(fresh.get_weights())
-        folder.mkdir(parents=True, exist_ok=True)
-        keras_vit.save_checkpoint(model, path)
-    return replace(config, weights=str(path))
+    path = Path(config.weights)
+    if path.exists():
+        return
+    row, size = row_of(config.model, config.variant), config.image_size
+    keras.utils.set_random_seed(config.run.seed)
+    untrained, model = (
+        build_on_trunk(row, weights, size, 1, **config.model_options) for weights in (None, source)
+    )
+    for layer, fresh in zip(model.layers, untrained.layers, strict=True):
+        if isinstance(layer, AddPositionEmbs):
+            layer.set_weights(fresh.get_weights())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    keras_vit.save_checkpoint(model, path)
 
 
 def describe(

@@ -10,24 +10,33 @@ arm fine-tunes seed n of its start; a rate is tried from seed 0.
 """
 
 import random
+import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from command_line.trials import Pool, Trial
+from command_line.trials import Pool, Trial, read_json
 
-from ablations.arms import Study
+from ablations.arms import (
+    Config,
+    StartConfig,
+    Study,
+    make_rate_config,
+    make_seed_config,
+    make_start_config,
+)
 from ablations.processor import explain_change
-from ablations.rates import find_rate, find_tried, next_rates
-from ablations.rows import COLUMNS, FEWSHOT, HELD_OUT, TEST, Results, Row, key_of
-from ablations.runs import RESULT, remove_checkpoints
+from ablations.rates import find_rate, find_tried, list_stuck, next_rates
+from ablations.rows import COLUMNS, FEWSHOT, METRICS, TEST, Results, Row, key_of
+from ablations.runs import NEW_POSITIONS, RESULT, remove_checkpoints
 from keras_vit.train import Diverged
+from keras_vit.train.workdir import check_folder
 from keras_vit.weights.secrets import join_command
-from keras_vit.writing import table
+from keras_vit.writing import table, write_json
 
 COMPARED = ("state_sha256", TEST, FEWSHOT)  # by `repeat`
-METRICS = {"start": FEWSHOT, "rate": HELD_OUT, "seed": TEST}  # of a finished trial, by kind
+AGAIN, SAMPLE = "again", "sample.json"  # folder of the repeated trials, and their keys in it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,18 +87,14 @@ class Schedule:
         Raises:
             ValueError: Lists all arms whose grid was widened too often.
         """
-        rows, rates, stuck = self.results.rows(), {}, []
-        for name in self.study.arms:
-            try:
-                rates[name] = find_rate(self.study, rows, name)
-            except ValueError as error:
-                stuck.append(f"{name}: {error}")
-        if stuck:
+        rows = self.results.rows()
+        if stuck := list_stuck(self.study, rows):
             raise ValueError("\n".join(stuck))
+        rates = {name: find_rate(self.study, rows, name) for name in self.study.arms}
         return [
-            self.make_trial(name, "seed", rates[name], seed)
+            self.make_trial(name, "seed", rate, seed)
             for seed in range(seeds)
-            for name in self.study.arms
+            for name, rate in rates.items()
         ]
 
     def make_trial(self, arm: str, kind: str, rate: float, seed: int = 0) -> Trial:
@@ -112,6 +117,29 @@ class Schedule:
             metric=METRICS[kind],
         )
 
+    def make_config(self, trial: Trial) -> Config | StartConfig:
+        """Returns the config of a trial. The weights of an arm with a start are those of the start
+        with the same seed, or the file that `renew_positions` makes of them.
+        """
+        name, kind, rate, seed = key_of(trial.tries)
+        if kind == "start":
+            return make_start_config(self.study.starts[name], seed)
+        arm = self.study.arms[name]
+        config = (
+            make_rate_config(arm.config, rate)
+            if kind == "rate"
+            else make_seed_config(arm.config, rate, seed)
+        )
+        if not arm.start:
+            return config
+        new = trial.folder / NEW_POSITIONS
+        weights = new if arm.new_positions else self.find_start_weights(name, seed)
+        return replace(config, weights=str(weights))
+
+    def find_start_weights(self, arm: str, seed: int) -> Path:
+        """Returns the path of the weights of the start of an arm."""
+        return self.folder / self.study.arms[arm].start / f"seed_{seed}" / "model.npz"
+
     def find_starts(self, trials: Sequence[Trial]) -> list[Trial]:
         """Returns the trials of the starts that these trials of arms fine-tune, each once."""
         needed = dict.fromkeys(
@@ -129,12 +157,18 @@ class Schedule:
         """Runs those of the trials that have no row, and records each as soon as it ends.
 
         A trial whose process was killed after it had finished has no row yet: it gets one, and is
-        not run again.
+        not run again. Starts are trained if a trial needs them, or if their row was lost.
         """
+        every_start = self.find_starts(trials)
         trials = [trial for trial in trials if self.results.find(trial.tries) is None]
-        if not trials:
+        needed = {start.name for start in self.find_starts(trials)}
+        starts = [
+            start
+            for start in every_start
+            if start.name in needed or self.results.find(start.tries) is None
+        ]
+        if not trials and not starts:
             return
-        starts = self.find_starts(trials)
         try:
             self.train_starts(pool, starts)
         finally:
@@ -158,16 +192,16 @@ class Schedule:
         """Returns the row of a trial that is over.
 
         Raises:
-            ValueError: If the run in its folder has another learning rate, as it belongs to another
-                state of the study.
+            ValueError: If the run in its folder has another config, as it belongs to another state
+                of the study, or `--only` was called with other settings.
         """
-        measured, notes = trial.results(), trial.notes()
-        rate = trial.tries["learning_rate"]
-        if measured.get("learning_rate", rate) != rate:
+        try:
+            check_folder(trial.folder, self.make_config(trial))
+        except ValueError as error:
             raise ValueError(
-                f"{trial.folder} holds a run with the learning rate {measured['learning_rate']!r} "
-                f"instead of {rate!r}. Remove this folder, or restore the rows of the rates."
-            )
+                f"{error} Or remove this one: then the study runs the trial again."
+            ) from error
+        measured, notes = trial.results(), trial.notes()
         shown = ["python", *self.shown_command, *_select(trial.name, trial.tries)]
         # the rest of the message names a checkpoint on this machine
         lost = None if measured else notes["diverged"].partition(". ")[0].rstrip(".") + "."
@@ -182,7 +216,8 @@ class Schedule:
 
     def repeat(self, pool: Pool, count: int) -> bool:
         """Runs a random sample of the tested trials again, in the folder `again`, and prints how
-        they compare with their rows.
+        they compare with their rows. If interrupted, the same call resumes the same sample; after a
+        comparison, the next call draws another one.
 
         Args:
             pool: Runs the trials. Its results are not recorded.
@@ -190,19 +225,13 @@ class Schedule:
 
         Returns:
             Whether all are the same.
+
+        Raises:
+            ValueError: If no trial is tested yet, or a sample of another size is unfinished.
         """
-        rows = [
-            row for row in self.results.rows() if row["kind"] == "seed" and row[TEST] is not None
-        ]
-        sample = random.Random(0).sample(rows, min(count, len(rows)))
-        again = Schedule(
-            study=self.study,
-            folder=self.folder / "again",
-            results=self.results,
-            command=self.command,
-            shown_command=self.shown_command,
-        )
-        trials = [again.make_trial(*key_of(row)) for row in sample]
+        again = replace(self, folder=self.folder / AGAIN)
+        sample = self.draw_sample(again.folder / SAMPLE, count)
+        trials = [again.make_trial(*key) for key in sample]
         starts = again.find_starts(trials)
         again.train_starts(pool, starts)
         pool.run(trials, again.folder)
@@ -217,7 +246,38 @@ class Schedule:
         print(table(["trial", *(name.replace("_", " ") for name in COMPARED)], lines), flush=True)
         for reason in sorted(reasons - {""}):
             print(reason, flush=True)
+        (again.folder / SAMPLE).unlink()
         return is_same
+
+    def draw_sample(self, path: Path, count: int) -> list[tuple[Any, ...]]:
+        """Returns the keys of the trials that `repeat` runs again.
+
+        Args:
+            path: File of the sample. If it exists, its sample is unfinished and is returned.
+                Otherwise its folder is emptied, and a new sample is drawn and written.
+            count: Number of trials.
+
+        Raises:
+            ValueError: As `repeat`.
+        """
+        keys = [key_of(row) for row in self.results.rows() if row[TEST] is not None]
+        if not keys:
+            raise ValueError(
+                f"{self.results.table} has no tested trial yet. Run the study without `--again` first."
+            )
+        count = min(count, len(keys))
+        there = read_json(path).get("trials")
+        if there is None:
+            shutil.rmtree(path.parent, ignore_errors=True)
+            path.parent.mkdir(parents=True)
+            there = random.sample(keys, count)
+            write_json(path, {"trials": there})
+        if len(there) != count:
+            raise ValueError(
+                f"{path.parent} holds an unfinished repetition of {len(there)} trials: finish it with "
+                f"--again={len(there)}, or remove this folder."
+            )
+        return [tuple(key) for key in there]
 
     def train_starts(self, pool: Pool, starts: Sequence[Trial]) -> None:
         """Trains the starts whose weights are not in the folder.

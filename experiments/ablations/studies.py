@@ -107,7 +107,7 @@ def _class_token(base: PretrainConfig, smoke: bool) -> Study:
             "learning rate."
         ),
         about=(
-            "Compares a classifier on the class token with one on the mean of the patches (GAP), "
+            "This study compares a classifier on the class token with one on the mean of the patches (GAP), "
             "each at its own learning rate, and GAP at that of the class token too. The paper "
             "finds that both are similarly good, and that GAP needs another learning rate: 3e-4 "
             "instead of 8e-4. If the best rates of both are equal here, the last two arms are the "
@@ -148,7 +148,7 @@ def _positions(base: PretrainConfig, smoke: bool) -> Study:
         source="arXiv:2010.11929, D.4, Table 8",
         finding="Without position embeddings the model is worst; their kind and place hardly matter.",
         about=(
-            "Compares kinds of position embeddings and the places where they are added, with the "
+            "This study compares kinds of position embeddings and the places where they are added, with the "
             "class token as in the paper. The last arm, fixed positions, is not in Table 8, whose "
             "numbers are 5-shot accuracies of ViT-B/16 on ImageNet. The last claim compares a mean "
             "with the range of seven arms, which grows with the deviation between runs, so it "
@@ -157,7 +157,9 @@ def _positions(base: PretrainConfig, smoke: bool) -> Study:
         arms=arms,
         claims=(
             Claim(
-                words="Position embeddings help: mean of the arms with them minus none.",
+                words=(
+                    "Position embeddings help: mean of the seven arms of Table 8 with them minus none."
+                ),
                 value=lambda a: fmean(a[name] for name in some) - a["none_stem"],
             ),
             better("learned_1d_stem", "none_stem", "1-D at the stem is better than none."),
@@ -306,7 +308,7 @@ def _optimizer(base: PretrainConfig, smoke: bool) -> Study:
         source="arXiv:2010.11929, D.1, Table 7",
         finding="Pre-trained with Adam, ResNets are better on average than with SGD.",
         about=(
-            "Compares ResNets trained with Adam, like the base, and by BiT's rule "
+            "This study compares ResNets trained with Adam, like the base, and by BiT's rule "
             "(arXiv:1912.11370, 3.3): SGD with momentum, a learning rate of 0.03 per 256 images, "
             "divided by 10 after 30/90, 60/90 and 80/90 of the run. Optimizer and schedule change "
             "together, and the rates in these rules are the centers of the grids. The paper's "
@@ -347,9 +349,10 @@ def _axial(base: PretrainConfig, smoke: bool) -> Study:
         finding="Axial ViTs are better than the ViTs that they derive from, for more compute.",
         about=(
             "Attention along rows, then along columns, replaces attention among all patches, and "
-            "the 3 x 3 convolutions of a ResNet. Each of both attentions of an axial ViT has an MLP, "
-            "so the model has about twice the parameters and compute; a plain ViT of twice the "
-            "depth, as in the study `shape`, has as many. The paper reports that AxialResNet is "
+            "the 3 x 3 convolutions of a ResNet. Each of the two attentions of an axial ViT has an "
+            "MLP, so the model has about twice the parameters, and 1.6 to 1.8 times the compute; a "
+            "plain ViT of twice the depth has as many parameters and 1.9 to 2.0 times the compute. "
+            "The paper reports that AxialResNet is "
             "slow in practice, and does not say whether it is better than the ResNet."
         ),
         arms=arms,
@@ -357,7 +360,8 @@ def _axial(base: PretrainConfig, smoke: bool) -> Study:
             better(
                 f"axial_{name}",
                 name,
-                f"Axial attention improves it, for {ratio:.2f} times the compute: {title}.",
+                f"Axial attention improves the {title.replace(', ', ' with ')}, for {ratio:.2f} "
+                "times the compute.",
                 is_published=name != "resnet",
             )
             for name, title, ratio in plain
@@ -419,7 +423,7 @@ def _hybrid(base: PretrainConfig, smoke: bool) -> Study:
             "compute, and at large compute no longer."
         ),
         about=(
-            "Compares a ViT, a hybrid and a ResNet at equal compute, at two levels; the widths of "
+            "This study compares a ViT, a hybrid and a ResNet at equal compute, at two levels; the widths of "
             "the MLPs are chosen to match the compute. All have equal steps, which may be too few "
             "for the larger ones. The paper's numbers are means over five data sets, fine-tuned "
             "after JFT-300M, of models with the compute in brackets."
@@ -523,7 +527,7 @@ def _data_size(base: PretrainConfig, smoke: bool) -> Study:
             "inductive bias of convolutions helps with small data sets only."
         ),
         about=(
-            "Trains a ViT, a hybrid and a ResNet of equal compute from random weights, with equal "
+            "This study trains a ViT, a hybrid and a ResNet of equal compute from random weights, with equal "
             "steps and settings, on nested shares of the training set, without further "
             f"regularization: {steps} steps are {int(least) * epochs:.0f} epochs of the smallest "
             f"share and {epochs:.1f} of all images, so with much data the speed of learning decides. "
@@ -590,7 +594,7 @@ def _pretraining_size(base: PretrainConfig, smoke: bool) -> Study:
             "pre-training on many ViTs transfer better."
         ),
         about=(
-            "Pre-trains a ViT, a hybrid and a ResNet of equal compute on {classes} classes of "
+            "This study pre-trains a ViT, a hybrid and a ResNet of equal compute on {classes} classes of "
             "generated fractals, with labels, on {numbers} images, with equal steps and settings; "
             "smaller sets are part of larger ones. Pre-trainings have the learning rate that is best "
             "for their model on CIFAR-10 (study `hybrid`), and no early stopping. Then 5-shot "
@@ -688,7 +692,8 @@ def _self_supervision(base: PretrainConfig, smoke: bool) -> Study:
             "on all training images of CIFAR-10 without labels, and labelled fractals. Each, and "
             "random weights, is fine-tuned on nested shares of the labels. Fractals are other "
             "images than those of the task, so the comparison with supervised pre-training is not "
-            "that of the paper; and MAE computes less per step, as its encoder sees a quarter "
+            "that of the paper; the fine-tuning uses Muon, as a ViT does not train well from random "
+            "weights with the paper's SGD; and MAE computes less per step, as its encoder sees a quarter "
             "of the patches. The images on which "
             "learning rates are compared are among those of the starts; the test images are not. "
             "The paper pre-trains on JFT-300M without labels and on ImageNet-21k with labels."
@@ -737,7 +742,8 @@ def _transfer(base: PretrainConfig, smoke: bool) -> Study:
             "A ViT that is pre-trained on labelled fractals is fine-tuned on few labels of "
             "CIFAR-10, and the same model is trained on them from random weights, with as many "
             "steps as the fine-tuning and its own learning rate; pre-training takes "
-            f"{start.run.loop.total_steps:,} steps more. Learning rates are compared on 5,000 "
+            f"{start.run.loop.total_steps:,} steps more. Both use Muon, as a ViT does not train well "
+            "from random weights with the paper's SGD. Learning rates are compared on 5,000 "
             "labelled images, more than a user with few labels has. The paper has no results from "
             "random weights on its small tasks."
         ),

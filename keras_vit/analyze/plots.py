@@ -275,7 +275,9 @@ def _subsample(values: np.ndarray, most: int) -> tuple[np.ndarray, tuple[np.ndar
     return values[np.ix_(rows, columns)], (rows, columns)
 
 
-def draw_distance(path: Path, distance_px: np.ndarray, title: str = "") -> None:
+def draw_distance(
+    path: Path, distance_px: np.ndarray, title: str = "", *, uniform_px: float | None = None
+) -> None:
     """Draws the mean attention distance of each head against depth: Figures 7, right, and 11.
 
     The heads of a layer are sorted and colored by their rank. A line connects the means. The file
@@ -285,6 +287,7 @@ def draw_distance(path: Path, distance_px: np.ndarray, title: str = "") -> None:
         path: Path of the PNG.
         distance_px: (L, A) mean attention distance, in pixels.
         title: Title of the figure.
+        uniform_px: Mean distance of a head that attends to all tokens equally, drawn as a line.
 
     Raises:
         ValueError: If the shape differs, or a value is negative, NaN or infinite.
@@ -319,7 +322,14 @@ def draw_distance(path: Path, distance_px: np.ndarray, title: str = "") -> None:
             **style,
         )
         axes.set(xlabel="network depth (layer)", ylabel="mean attention distance (pixels)")
-        axes.set(xlim=(0.4, depth + 0.6), ylim=(0, 1.08 * max(float(distances.max()), 1e-3)))
+        if uniform_px is not None:
+            axes.axhline(
+                uniform_px, color="#888888", linestyle=":", zorder=0, label="uniform attention"
+            )
+        # heads that differ little would cover each other on an axis from 0
+        least, most = float(distances.min()), max(float(distances.max()), 1e-3)
+        bottom = 0.0 if least <= most / 2 else least - 0.2 * (most - least) - 0.01 * most
+        axes.set(xlim=(0.4, depth + 0.6), ylim=(bottom, most + 0.08 * (most - bottom)))
         axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         figure.legend(loc="outside lower center", ncols=2)
         _set_title(axes, title, size=12, length=60)

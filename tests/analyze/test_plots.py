@@ -337,6 +337,24 @@ def test_a_head_that_looks_farther_stands_higher(tmp_path: Path):
     assert heights[0] - heights[2] > 300
 
 
+def test_an_axis_of_distances_starts_at_0_if_they_differ_much(tmp_path: Path, monkeypatch):
+    ends = []
+
+    def note(axes, *_, **__):
+        ends.append((axes.get_ylim(), [line.get_ydata()[0] for line in axes.get_lines()[1:]]))
+
+    monkeypatch.setattr("keras_vit.analyze.plots._set_title", note)
+    draw_distance(tmp_path / "d.png", np.array([[10.0, 20.0], [60.0, 100.0]]))
+    draw_distance(tmp_path / "d.png", np.array([[14.0, 15.0], [16.0, 17.0]]), uniform_px=16.5)
+    draw_distance(tmp_path / "d.png", np.full((2, 2), 16.5), uniform_px=16.5)
+    (low, high), lines = ends[0]
+    assert low == 0 and high > 100 and lines == []
+    (low, high), lines = ends[1]
+    assert 12 < low < 14 and 17 < high < 18 and lines == [16.5]  # the one of uniform attention
+    (low, high), _ = ends[2]
+    assert low < 16.5 < high
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (24, 16), (2, 3)])
 def test_distances_of_any_number_are_drawn(tmp_path: Path, shape: tuple[int, int]):
     with warnings.catch_warnings():
