@@ -30,7 +30,7 @@ from keras_vit.train import (  # noqa: E402
     run_finetuning,
 )
 from keras_vit.train.optimizers import make_optimizer  # noqa: E402
-from keras_vit.variants import VIT_VARIANTS  # noqa: E402
+from keras_vit.variants import VARIANTS, VIT_VARIANTS, ViTVariant  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 
@@ -572,3 +572,31 @@ def test_masked_patches_are_predicted_as_the_words_say(words, target, corruption
     assert found.run.batch_size == 4096
     assert (found.target, found.corruption) == (target, corruption)
     assert found.run.loop.total_steps == steps
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        ("mae.py", ("MAE_L16", "cifar10")),
+        ("mae.py", ("cifar10", "1600ep")),
+        ("masked_patches.py", ("1M", "cifar10")),
+    ],
+)
+def test_words_that_would_be_ignored_are_refused(recipe, words):
+    with pytest.raises(ValueError, match="must not be combined"):
+        config_of(recipe, *words)
+
+
+@pytest.mark.parametrize("model", [*VARIANTS])
+def test_every_model_is_fine_tuned_on_images_that_its_patches_tile(model):
+    size = config_of("finetune.py", "pets", model).image_size
+    row = VARIANTS[model]
+    assert 384 - 16 < size <= 384
+    assert not isinstance(row, ViTVariant) or size % row.total_stride == 0
+
+
+def test_plain_vits_of_all_families_leave_out_the_highest_rate():
+    get_sweep = defined_in("finetune.py")["get_sweep"]
+    for model, is_plain in (("MAE_B16", True), ("DINOv2_B14", True), ("R50_ViT_B16", False)):
+        rates = get_sweep(f"imagenet,{model}")["learning_rates"]
+        assert (0.06 not in rates) == is_plain

@@ -50,7 +50,7 @@ from keras_vit.train import (
     recipe_words,
     smoke_form,
 )
-from keras_vit.variants import VIT_VARIANTS
+from keras_vit.variants import VARIANTS, ViTVariant
 
 
 @dataclass(frozen=True)
@@ -102,18 +102,20 @@ def get_sweep(arg: str = "") -> dict:
     """Returns the learning rates to try, and the held-out share of the training set."""
     words = recipe_words(arg, WORDS)
     task = TABLE_4.get(words["data"], YOURS)
-    row = VIT_VARIANTS.get(words["model"] or "ViT_B16")
-    is_plain_vit = row is not None and row.stem is None
+    row = VARIANTS[words["model"] or "ViT_B16"]
+    is_plain_vit = isinstance(row, ViTVariant) and row.stem is None
     rates = tuple(rate for rate in task.learning_rates if rate != 0.06 or not is_plain_vit)
     return {"learning_rates": rates, "held_out": task.held_out}
 
 
 def _make_config(task: Task, model: str) -> FinetuneConfig:
     is_published = "imagenet21k" in keras_vit.list_weights(model)
+    # 378 pixels for patches of 14; a ResNet takes images of any size
+    patch = getattr(VARIANTS[model], "patch_size", 1)
     return FinetuneConfig(
         model=model,
         weights="imagenet21k" if is_published else f"runs/{model}/model.npz",
-        image_size=378 if model == "ViT_H14" else 384,
+        image_size=384 - 384 % patch,
         run=RunConfig(
             data=task.data,
             batch_size=512,

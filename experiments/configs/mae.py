@@ -26,7 +26,9 @@ digits in half a minute.
 Hardware: 64 V100 GPUs, 42 hours for ViT-L/16 and 800 epochs, by the authors' account. Time and
 score: not measured yet at full size; for `cifar10` on two CPU cores see experiments/README.md.
 
-Differences: crops are resized bilinearly (bicubic in the paper). The paper fine-tunes for 50 or 100
+Differences: crops are resized bilinearly (bicubic in the paper). Our fine-tuning keeps the
+normalization of the encoder and then takes the mean of the patches; the authors replace it by a new
+one behind the mean. The paper fine-tunes for 50 or 100
 epochs with layer-wise learning rates, mixup and CutMix; `finetune.py` is the fine-tuning of
 arXiv:2010.11929.
 """
@@ -58,6 +60,11 @@ WORDS = {
 
 def get_config(arg: str = "") -> MAEConfig:
     words = recipe_words(arg, WORDS)
+    if words["data"] and (words["model"] or words["length"]):
+        raise ValueError(
+            "`cifar10` has its own model and length, and must not be combined with others. Received: "
+            f"{arg!r}."
+        )
     config = MAEConfig(
         model=words["model"] or "MAE_B16",
         image_size=224,

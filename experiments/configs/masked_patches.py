@@ -53,6 +53,10 @@ WORDS = {
 
 def get_config(arg: str = "") -> MaskedPatchesConfig:
     words = recipe_words(arg, WORDS)
+    if words["data"] and words["length"]:
+        raise ValueError(
+            f"`cifar10` has its own length, and must not be combined with `1M`. Received: {arg!r}."
+        )
     config = MaskedPatchesConfig(
         model="ViT_B16",
         image_size=224,

@@ -5,8 +5,12 @@
 | serving_default | image_bytes (B,) string: JPEG or PNG | labels, scores, class_ids (B, k), status (B,) |
 | predict | images (B, H, W, 3) float32, as the model takes them | logits (B, Y) |
 | predict_uint8 | images (B, H, W, 3) uint8 from 0 to 255 | logits (B, Y) |
-| features | as predict | pre_logits (B, D), tokens (B, N, D); for a ResNet, its feature map |
+| features | as predict | pre_logits (B, D), tokens (B, T + N, D); for a ResNet, its feature map |
 | attention | as predict | attention (B, L, A, N, N) |
+
+T counts the tokens before the patches: class token, distillation token and registers. Tokens are
+those after the last normalization; of a model that normalizes behind the pooling, such as a
+fine-tuned MAE, those of the last block.
 
 B may be 0. If the model ends in softmax or sigmoid, the output is named probabilities instead of
 logits. If it has no head, the output is named features, and serving_default returns features and
@@ -24,6 +28,7 @@ from keras_vit.analyze.attention_sites import find_attention
 from keras_vit.evaluate.features import feature_model
 from keras_vit.evaluate.heads import gives_classes, outputs_of, why_no_classes
 from keras_vit.export.image_bytes import MAX_PIXELS, read_images
+from keras_vit.layers import TokenPooling
 from keras_vit.pixels import pixels_of
 
 Signatures = dict[str, Callable[..., dict[str, tf.Tensor]]]
@@ -211,11 +216,14 @@ def _make_features(
 
 
 def _find_tokens(model: keras.Model) -> keras.KerasTensor | None:
-    """Returns all tokens after the last normalization; for a ResNet, its feature map."""
+    """Returns all tokens after the last normalization, or after the last block if it is normalized
+    behind the pooling; for a ResNet, its feature map.
+    """
     layers = {layer.name: layer for layer in model.layers}
     if "encoder_norm" in layers:
         return layers["encoder_norm"].output
-    pools = [layers[name].input for name in ("avg_pool", "max_pool") if name in layers]
+    pools = [layer.input for layer in model.layers if isinstance(layer, TokenPooling)]
+    pools += [layers[name].input for name in ("avg_pool", "max_pool") if name in layers]
     not_pooled = model.outputs[:1] if len(model.outputs[0].shape) > 2 else []
     return next(iter([*pools, *not_pooled]), None)
 

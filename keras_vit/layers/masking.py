@@ -63,7 +63,8 @@ class RandomMask(keras.layers.Layer):
         if length is None or not 0 < count < length:
             raise ValueError(
                 "`RandomMask` needs a fixed number of patches, of which at least one is visible and "
-                f"one hidden. Received: {length} patches, mask_share={self.mask_share}."
+                f"one hidden. Received: {length} patches, mask_share={self.mask_share}. Use larger "
+                "images, or another `mask_share`."
             )
         return count
 

@@ -165,6 +165,11 @@ class MaskTokens(keras.layers.Layer):
                 "`MaskTokens` needs a fixed number of tokens, at least 2. Received: input_shape="
                 f"{tuple(input_shape)}."
             )
+        if not round(self.rate * length):
+            raise ValueError(
+                f"`MaskTokens` would corrupt none of the {length} tokens. Use a `rate` of at least "
+                f"{1 / length:.2g}. Received: rate={self.rate}."
+            )
         initializer = keras.initializers.RandomNormal(stddev=0.02)
         self.mask = self.add_weight(name="mask", shape=(1, 1, width), initializer=initializer)
 

@@ -20,11 +20,13 @@ from keras_vit.layers.patches import PatchExtract
 from keras_vit.layers.pixels import PatchNormalization, PixelNormalization
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.layers.transformer import TransformerBlock
+from keras_vit.levels import to_pixels
 from keras_vit.models.ends import full_precision
 from keras_vit.models.vit import embed_patches, encode_selected_tokens
 from keras_vit.options import EncoderOptions, grid_of
 from keras_vit.variants import ViTVariant
 
+LARGEST_PIXEL = 1.5  # resizing may exceed 1
 PIXEL_EPSILON = 1e-6  # added to the variance of the pixels of a patch
 MLP_RATIO = 4  # hidden size of the decoder's MLPs, relative to its width
 _KEEP = "visible_tokens"  # the layer behind which the encoder sees the visible patches alone
@@ -92,7 +94,9 @@ def masked_autoencoder(
     num_prefix_tokens = int(class_token) + variant.distilled + variant.num_registers
     images = keras.Input((image_size, image_size, 3), name="images")
     noise = keras.Input((rows * columns,), name="noise")
-    visible, ranks = RandomMask(mask_share, name="random_mask")(noise)
+    mask = RandomMask(mask_share, name="random_mask")
+    mask.compute_output_shape(noise.shape)  # raises a plain error, which Keras would wrap
+    visible, ranks = mask(noise)
     keep = KeepTokens(num_prefix_tokens, name=_KEEP)
     tokens = encode_selected_tokens(
         embed_patches(images, variant),
@@ -161,13 +165,17 @@ def reconstruct(
 
     Args:
         model: From `masked_autoencoder`.
-        images: (B, H, W, 3) in [-1, 1].
+        images: (B, H, W, 3), floats in [-1, 1] or uint8.
         noise: (B, N), the second input of the model.
 
     Returns:
         Two arrays (B, H, W, 3) in [-1, 1]: the images with gray in place of the hidden patches, and
         with predictions in place of them. If the model predicts normalized pixels, they are scaled
         by mean and variance of the true patch, which the model does not know.
+
+    Raises:
+        ValueError: If pixels are not in [-1, 1], or `images` and `noise` do not have the shapes of
+            the inputs.
 
     Example:
         >>> row = dataclasses.replace(VIT_VARIANTS["ViT_Ti16"], depth=1)
@@ -176,6 +184,14 @@ def reconstruct(
         >>> seen[0, ::16, ::16, 0].tolist(), made.shape
         ([[0.0, 1.0], [0.0, 0.0]], (1, 32, 32, 3))
     """
+    images = to_pixels(images.astype("float32")) if images.dtype == np.uint8 else images
+    shapes = [(len(images), *each.shape[1:]) for each in model.inputs]
+    if [images.shape, noise.shape] != shapes or np.abs(images).max(initial=0) > LARGEST_PIXEL:
+        raise ValueError(
+            f"`images` and `noise` must have the shapes {shapes[0]} and {shapes[1]}, and pixels be "
+            f"uint8 or from -1 to 1. Received: {images.shape} and {noise.shape}, pixels from "
+            f"{images.min(initial=0):g} to {images.max(initial=0):g}."
+        )
     images, noise = images.astype("float32"), noise.astype("float32")
     predictions, _, mask = model([images, noise], training=False)
     layers = {layer.name: layer for layer in model.layers}

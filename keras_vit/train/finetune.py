@@ -245,6 +245,13 @@ def _find_start(
         )
     path = None if isinstance(model, keras.Model) else Path(model).expanduser().resolve()
     given = model if path is None else load(path, any_size=True)
+    if len(given.inputs) != 1 or len(given.inputs[0].shape) != 4:
+        shapes = [tuple(each.shape) for each in given.inputs]
+        raise ValueError(
+            "The model must take images (B, H, W, C), and nothing else. Its input shapes: "
+            f"{shapes}. Of a masked autoencoder, pass the encoder that its training wrote: the name "
+            'of the model, and weights="model.npz".'
+        )
     if pixels is not None:
         declare(given, pixels)
     height, width = given.input_shape[1:3]

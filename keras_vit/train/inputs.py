@@ -70,7 +70,9 @@ class Inputs:
         )
 
     def preview(self, count: int = 8) -> np.ndarray:
-        """Returns evenly spaced validation images, (count, image_size, image_size, 3) uint8."""
+        """Returns evenly spaced validation images, or training images without a validation set. See
+        `preview`.
+        """
         return preview(self.validation or self.training, self.settings.data, self.image_size, count)
 
     def unreadable_places(self) -> list[str]:
@@ -193,11 +195,14 @@ def evaluation_transforms(data: DataConfig, image_size: int) -> list[Transform]:
 
 
 def preview(source: Source, data: DataConfig, image_size: int, count: int = 8) -> np.ndarray:
-    """Returns evenly spaced images of a source, (count, image_size, image_size, 3) uint8."""
+    """Returns evenly spaced images of a source, (count, image_size, image_size, 3) uint8, without
+    those that cannot be read.
+    """
     chosen = source.subset(np.linspace(0, source.num_examples - 1, count).round())
     steps = [*transforms.eval_crop(data.eval_crop, image_size), transforms.to_uint8]
     batches = evaluation_batches(chosen, steps, batch_size=count)
-    return next(iter(batches))[0].numpy()
+    images, _, weights = (part.numpy() for part in next(iter(batches)))
+    return images[weights > 0]
 
 
 def drop_duplicates(

@@ -17,6 +17,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.drawing import draw_rows
+from keras_vit.layers import PatchNormalization
 from keras_vit.levels import to_pixels
 from keras_vit.models.mae import encoder_of, masked_autoencoder, reconstruct
 from keras_vit.options import EncoderOptions, grid_of, has_class_token
@@ -78,7 +79,8 @@ def pretrain_mae(config: MAEConfig, workdir: str | os.PathLike) -> dict[str, flo
 
     `model.npz` contains the encoder. The folder `vit_mae` contains encoder and decoder, for
     `ViTMAEForPreTraining` of Hugging Face Transformers, if it can express the model.
-    `reconstructions.png` shows validation images, their visible patches and the reconstructions.
+    `reconstructions.png` shows validation images, or training images without a validation set, their
+    visible patches and the reconstructions.
 
     Arguments, results and errors are those of `keras_vit.train.pretrain.pretrain`. "accuracy" is
     the share of the variance inside the hidden patches that the predictions explain, 0 at least.
@@ -181,19 +183,32 @@ def _draw(model: keras.Model, images: np.ndarray, path: Path) -> None:
     draw_rows(path, {name: values / 2 + 0.5 for name, values in rows.items()})
 
 
-def _write_vit_mae(model: keras.Model, _validation: Any, folder: Path) -> Sequence[str]:
-    """Writes encoder and decoder for Transformers. Returns a section of the report."""
-    heading = "## Encoder and decoder"
+def _write_vit_mae(model: keras.Model, validation: Any, folder: Path) -> Sequence[str]:
+    """Writes encoder and decoder for Transformers. Returns the sections of the report."""
+    heading = "## Encoder and decoder\n\n`model.npz` contains the encoder."
+    picture = _describe_picture(model, "training" if validation is None else "validation")
     if problems := find_problems(model):
         return [
-            f"{heading}\n\n`model.npz` contains the encoder. The decoder is in the checkpoints: "
-            f"`ViTMAEForPreTraining` of Transformers cannot express this model, because "
-            f"{' and '.join(problems)}."
+            f"{heading} The decoder is in the checkpoints: `ViTMAEForPreTraining` of Transformers "
+            f"cannot express this model, because {' and '.join(problems)}.",
+            picture,
         ]
     save_vit_mae(model, folder / _FOLDER)
     return [
-        f"{heading}\n\n`model.npz` contains the encoder. `{_FOLDER}` contains encoder and decoder, "
-        f'for `ViTMAEForPreTraining.from_pretrained("{_FOLDER}")` of Transformers. '
-        "`reconstructions.png` shows validation images, their visible patches and the "
-        "reconstructions."
+        f"{heading} `{_FOLDER}` contains encoder and decoder, for "
+        f'`ViTMAEForPreTraining.from_pretrained("{_FOLDER}")` of Transformers.',
+        picture,
     ]
+
+
+def _describe_picture(model: keras.Model, shown: str) -> str:
+    """Returns the section of the report about the reconstructions of `shown` images."""
+    scaled = (
+        ", which are scaled by mean and variance of the true patches; the model does not know these"
+        if any(isinstance(layer, PatchNormalization) for layer in model.layers)
+        else ""
+    )
+    return (
+        f"## Reconstructions\n\n`reconstructions.png` shows {shown} images, their visible patches and "
+        f"the reconstructions{scaled}."
+    )

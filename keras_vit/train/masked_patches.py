@@ -6,6 +6,7 @@ Labels are not used. Fine-tuning from the checkpoint drops the mask token and th
 Source: arXiv:2010.11929, section 4.6 and appendix B.1.2. The authors' code was never released.
 """
 
+import dataclasses
 import inspect
 import math
 import os
@@ -141,7 +142,8 @@ def masked_patch_model(
     """Builds the model of masked patch prediction.
 
     Args:
-        variant: A row of `keras_vit.variants.VIT_VARIANTS`, or a similar one.
+        variant: A row of `keras_vit.variants.VIT_VARIANTS`, or a similar one. A norm after the
+            pooling is replaced by one after the last block, whose tokens the predictions read.
         image_size: Side of the square images, in pixels.
         target: See `MaskedPatchesConfig`.
         mask: The layer that corrupts the tokens.
@@ -160,6 +162,7 @@ def masked_patch_model(
         >>> [output.shape for output in model.outputs]
         [(None, 196, 512), (None, 196), (None, 196)]
     """
+    variant = dataclasses.replace(variant, norm_after_pooling=False)
     class_token = not variant.axial if class_token is None else class_token
     images = keras.Input((image_size, image_size, 3))
     rows, columns = grid_of(variant, (image_size, image_size))

@@ -86,6 +86,7 @@ def restore(
 
 
 # The kernel that reads the image is the first of these that a model has.
+_MOST_PREFIX_TOKENS = 6  # class token, distillation token and four registers
 _STEMS = ("conv_root/kernel", "embedding/kernel")
 
 
@@ -187,7 +188,8 @@ def _make_hints(
         hints.append("The checkpoint has no head: pass `include_top=False` and add your own head.")
     if "pre_logits/kernel" in unexpected:
         hints.append("The checkpoint has a tanh layer: pass its width as `representation_size`.")
-    if "class_token/cls" in missing or "class_token/cls" in unexpected:
+    other_tokens = "class_token/cls" in missing or "class_token/cls" in unexpected
+    if other_tokens:
         hints.append('With a class token, pass `classifier="token"`; without one, "gap" or "map".')
     channels = [
         shape[2]
@@ -215,7 +217,7 @@ def _make_hints(
             "Relative positions cannot be resampled: pass the `input_shape` of the training of the "
             "checkpoint."
         )
-    if any(
+    if not other_tokens and any(
         "posembed" in name and mine != theirs and mine[-1:] == theirs[-1:]
         for name, (mine, theirs) in shapes.items()
     ):
@@ -268,6 +270,8 @@ def _fit_table(
     else:
         old_grid = how.checkpoint_grid
         if num_patches != old_grid[0] * old_grid[1]:
+            if 0 <= array.shape[1] - old_grid[0] * old_grid[1] <= _MOST_PREFIX_TOKENS:
+                return array  # of another number of class tokens, which the check reports
             raise ValueError(
                 f"{name} has {num_patches} rows for patches, and is not {_format_grid(old_grid)}. "
                 "Pass the `checkpoint_grid` of its training."

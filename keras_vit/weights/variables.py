@@ -142,6 +142,12 @@ def to_keras(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return renaming.write(arrays, _make_rules(preactivation=layouts.family(arrays) == "bit"))
 
 
+_OF_AUTOENCODER = (
+    " Of a masked autoencoder, save `keras_vit.models.mae.encoder_of(model)`, or all of it with "
+    "`keras_vit.weights.huggingface_mae.save_vit_mae`."
+)
+
+
 def from_keras(arrays: Mapping[str, np.ndarray], num_heads: int | None) -> dict[str, np.ndarray]:
     """Converts the variables of a Keras model, by path, to canonical arrays.
 
@@ -164,6 +170,8 @@ def from_keras(arrays: Mapping[str, np.ndarray], num_heads: int | None) -> dict[
         raise ValueError(
             f"These variables cannot be stored in a checkpoint: {join_sorted(unknown)}. Expected "
             "variables of a keras_vit model."
+            + _OF_AUTOENCODER
+            * any(name.startswith("decoder") for name in unknown)
         )
     if num_heads is None and any("attention/" in name for name in arrays):
         raise ValueError(

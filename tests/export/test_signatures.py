@@ -19,7 +19,7 @@ from keras_vit.data.transforms import eval_crop
 from keras_vit.export.metadata import labels_of
 from keras_vit.export.signatures import _load_class_names, output_name, signatures
 from keras_vit.pixels import declare
-from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS
+from keras_vit.variants import FAMILY_VARIANTS, RESNET_VARIANTS, VIT_VARIANTS
 
 pytestmark = pytest.mark.tensorflow
 
@@ -387,3 +387,18 @@ def test_a_graph_reads_whatever_names_the_classes_were_given(tmp_path: Path):
     (tmp_path / "classes.txt").write_text("\n".join([*labels, ""]), encoding="utf-8")
     read = _load_class_names(tmp_path / "classes.txt").lookup(tf.range(4, dtype=tf.int64)).numpy()
     assert [name.decode() for name in read] == labels == ["cat", "class 1", "class 2", "d\\udce9"]
+
+
+def test_a_model_that_normalizes_behind_the_pooling_gives_its_tokens(build: Build, traced):
+    """Those of the last block, as of a fine-tuned MAE; their mean, normalized, is read by the head."""
+    row = replace(
+        FAMILY_VARIANTS["MAE_B16"],
+        **{"patch_size": 8, "width": 16, "depth": 1, "num_heads": 2, "mlp_dim": 32},
+    )
+    model = build(row)
+    answer = traced(model)("features", PIXELS)
+    assert answer["tokens"].shape == (3, 1 + 4 * 6, 16)
+    mean = answer["tokens"][:, 1:].mean(axis=1)
+    close(answer["pre_logits"], model.get_layer("pooled_norm")(mean))
+    without = build(row, include_top=False, pooling="avg")
+    assert {*traced(without)("features", PIXELS)} == {"pre_logits", "tokens"}

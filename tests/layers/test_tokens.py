@@ -133,3 +133,10 @@ def test_what_cannot_be_masked_is_refused():
         MaskTokens(mask_share=0.8, swap_share=0.3)
     with pytest.raises(ValueError, match="needs a fixed number of tokens"):
         MaskTokens()(keras.Input((None, 4)))
+
+
+def test_a_rate_that_corrupts_no_token_is_refused():
+    with pytest.raises(ValueError, match="none of the 16 tokens. Use a `rate` of at least 0.062"):
+        MaskTokens(0.02)(different_tokens(1, 16))
+    _, kinds = masked(MaskTokens(1 / 16, seed=0), different_tokens(3, 16), training=True)
+    assert (kinds > UNTOUCHED).sum(axis=1).tolist() == [1, 1, 1]

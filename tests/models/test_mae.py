@@ -196,3 +196,29 @@ def test_what_cannot_be_an_autoencoder_is_refused(row):
             masked_autoencoder(row, SIZE, **options)
     with pytest.raises(ValueError, match="decoder_width=18, decoder_depth=1, decoder_heads=2"):
         masked_autoencoder(row, SIZE, **{**SMALL, "decoder_width": 18})
+
+
+@pytest.mark.parametrize(("mask_share", "size"), [(0.97, SIZE), (0.75, SIDE)])
+def test_masks_without_a_visible_or_a_hidden_patch_are_refused(row, mask_share, size):
+    with pytest.raises(ValueError, match="^`RandomMask` needs .* Use larger images, or another"):
+        masked_autoencoder(row, size, mask_share=mask_share, **SMALL)
+
+
+def test_levels_are_scaled_and_other_ranges_refused(made):
+    levels = np.random.RandomState(0).randint(0, 256, (2, SIZE, SIZE, 3)).astype("uint8")
+    found = reconstruct(made[True], levels, numbers(2))
+    expected = reconstruct(made[True], levels / 127.5 - 1, numbers(2))
+    for mine, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
+    with pytest.raises(ValueError, match="pixels be uint8 or from -1 to 1. .* pixels from 0 to 25"):
+        reconstruct(made[True], levels.astype("float32"), numbers(2))
+    for wrong in (numbers(3), numbers(2, 15)):
+        with pytest.raises(
+            ValueError, match=r"must have the shapes \(2, 32, 32, 3\) and \(2, 16\)"
+        ):
+            reconstruct(made[True], images(2), wrong)
+
+
+def test_an_autoencoder_is_not_saved_as_a_checkpoint(made, tmp_path):
+    with pytest.raises(ValueError, match=r"decoder_.*save `keras_vit.models.mae.encoder_of"):
+        keras_vit.save_checkpoint(made[True], tmp_path / "all.npz")

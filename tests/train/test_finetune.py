@@ -25,11 +25,12 @@ Image = pytest.importorskip("PIL.Image")
 import keras_vit  # noqa: E402
 from keras_vit.data import sources  # noqa: E402
 from keras_vit.devices import Devices  # noqa: E402
+from keras_vit.models.mae import masked_autoencoder  # noqa: E402
 from keras_vit.predict import read_photo  # noqa: E402
 from keras_vit.train import Stopped, loop, workdir  # noqa: E402
 from keras_vit.train import finetune as module  # noqa: E402
 from keras_vit.train.logs import read_metrics  # noqa: E402
-from keras_vit.variants import VIT_VARIANTS  # noqa: E402
+from keras_vit.variants import FAMILY_VARIANTS, VIT_VARIANTS  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 
@@ -573,3 +574,10 @@ def test_the_declared_pixels_are_those_of_the_start_and_of_the_order(tmp_path: P
     monkeypatch.setattr(module, "Handover", lambda *, order, plan: orders.append(order))
     plan_of(monkeypatch, tmp_path / "mine.keras", some(), tmp_path / "run", pixels="-1..1")
     assert declared == ["-1..1"] and orders[0].pixels == "-1..1"
+
+
+def test_a_model_of_two_inputs_is_refused():
+    row = replace(FAMILY_VARIANTS["MAE_B16"], depth=1, width=16, num_heads=2, mlp_dim=16)
+    model = masked_autoencoder(row, 32, decoder_width=16, decoder_depth=1, decoder_heads=2)
+    with pytest.raises(ValueError, match=r'nothing else. .*\(None, 4\).*weights="model.npz"'):
+        module._find_start(model, "imagenet21k", None)

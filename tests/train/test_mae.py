@@ -130,6 +130,7 @@ def test_a_run_leaves_a_picture_an_encoder_and_a_folder_for_transformers(finishe
     report = (folder / "report.md").read_text(encoding="utf-8")
     assert "# tiny, masked autoencoder of digits" in report
     assert "ViTMAEForPreTraining.from_pretrained" in report
+    assert "shows validation images" in report and "scaled by mean and variance" in report
     with np.load(folder / "model.npz") as arrays:
         assert {"cls", "embedding/kernel", "Transformer/posembed_input/pos_embedding"} <= set(
             arrays
@@ -152,6 +153,26 @@ def test_the_encoder_of_a_run_is_loaded_from_both_files(finished):
     first, second = (keras.ops.convert_to_numpy(model(images)) for model in models)
     assert first.shape == (2, 17, 16)
     np.testing.assert_array_equal(first, second)
+
+
+def test_the_report_says_what_the_picture_shows(tmp_path):
+    models = [
+        masked_autoencoder(
+            dataclasses.replace(
+                keras_vit.variants.FAMILY_VARIANTS["MAE_B16"], **{**TINY, "depth": 1}
+            ),
+            16,
+            normalize_pixels=normalize,
+            class_token=class_token,
+            **SMALL,
+        )
+        for normalize, class_token in ((True, True), (False, False))
+    ]
+    _, normalized = mae._write_vit_mae(models[0], None, tmp_path)
+    assert "training images" in normalized and "scaled by mean and variance" in normalized
+    encoder, colors = mae._write_vit_mae(models[1], "a validation set", tmp_path)
+    assert "cannot express" in encoder  # has no class token
+    assert "validation images" in colors and "scaled" not in colors
 
 
 def test_the_picture_has_the_colors_of_the_images(tiny_vit, monkeypatch, tmp_path):

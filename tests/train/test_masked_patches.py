@@ -256,6 +256,25 @@ def test_a_run_leaves_a_picture_and_a_checkpoint(tmp_path):
         assert {"mask_token", "patch_predictions/kernel", "embedding/kernel"} <= set(arrays)
 
 
+def test_what_is_pre_trained_on_the_row_of_another_family_is_fine_tuned(tmp_path):
+    """The fine-tuned MAE has its norm behind the pooling; the predictions read normalized tokens."""
+    mask = MaskTokens(name="mask_token")
+    row = dataclasses.replace(
+        keras_vit.variants.FAMILY_VARIANTS["MAE_B16"], **{**config_of().variant, "depth": 1}
+    )
+    model = masked_patch_model(row, 16, "mean_color", mask=mask)
+    keras_vit.save_checkpoint(model, tmp_path / "masked.npz")
+    fresh = keras_vit.application(row)(
+        weights=tmp_path / "masked.npz", include_top=False, input_shape=(16, 16, 3)
+    )
+    for mine, theirs in zip(
+        fresh.get_layer("encoder_norm").weights,
+        model.get_layer("encoder_norm").weights,
+        strict=True,
+    ):
+        np.testing.assert_array_equal(np.array(mine), np.array(theirs))
+
+
 def test_the_picture_shows_predictions_of_corrupted_patches_alone(row, monkeypatch, tmp_path):
     """A model that has not learned predicts the darkest of eight levels."""
     drawn = {}

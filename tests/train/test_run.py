@@ -40,7 +40,7 @@ from keras_vit.train import (  # noqa: E402
 )
 from keras_vit.train import run as running  # noqa: E402
 from keras_vit.train.config import flatten_config, row_of  # noqa: E402
-from keras_vit.train.inputs import make_sources  # noqa: E402
+from keras_vit.train.inputs import make_sources, preview  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 
@@ -711,3 +711,15 @@ def test_no_password_is_recorded(tmp_path):
     record = {"config": {**recorded, "weights": repr(config.weights)}, "versions": {}}
     (tmp_path / "config.json").write_text(json.dumps(record))
     assert workdir.check_folder(tmp_path, config)
+
+
+def test_pictures_show_no_unreadable_image(tmp_path):
+    """It has the pixels of black, and weight 0."""
+    for index in range(3):
+        image = np.full((8, 8, 3), 100 + index, "uint8")
+        (tmp_path / "a").mkdir(exist_ok=True)
+        Image.fromarray(image).save(tmp_path / "a" / f"{index}.png")
+    (tmp_path / "a" / "0.png").write_bytes(b"xx")
+    data = DataConfig(kind="image_folder", name=str(tmp_path))
+    images = preview(sources.image_folder(tmp_path), data, 8, count=3)
+    assert images.dtype == np.uint8 and [int(image.max()) for image in images] == [101, 102]

@@ -200,3 +200,17 @@ def test_another_interpolation_on_request(tiny_vit, model):
         tables.append(state(large.layers)["posembed_input/pos_embedding"])
     for one, other in itertools.combinations(tables, 2):
         assert not np.allclose(one, other)
+
+
+@pytest.mark.parametrize(("stored", "wanted"), [("gap", "token"), ("token", "gap")])
+def test_a_checkpoint_with_another_number_of_class_tokens_names_the_classifier(
+    tiny_vit, stored, wanted
+):
+    """Its grid is right, and no other one would help."""
+    arrays = _random_state(
+        vision_transformer(tiny_vit, keras.Input((32, 32, 3)), classifier=stored)
+    )
+    model = vision_transformer(tiny_vit, keras.Input((32, 32, 3)), classifier=wanted)
+    with pytest.raises(ValueError, match='With a class token, pass `classifier="token"`') as error:
+        restore(model.layers, arrays, positions=PositionResize(checkpoint_grid=(4, 4)))
+    assert "checkpoint_grid" not in str(error.value)
