@@ -79,7 +79,7 @@ from ablations.schedule import Schedule
 from ablations.studies import STUDIES, make_study
 from absl import app, flags
 from command_line.exit_codes import exit_on_error
-from command_line.trials import Pool, Trial, check_plan, claim, data_of
+from command_line.trials import Pool, Trial, check_plan, claim, data_of, leave_accelerators
 
 from keras_vit.drawing import check_can_draw
 from keras_vit.weights.secrets import join_command
@@ -130,6 +130,8 @@ def main(_: list[str]) -> None:
         run_one(schedule, _ONLY.value)
         return
     check_can_draw()
+    if _INSIDE.value is None:
+        leave_accelerators()
     plan = claim_folders(schedule, plan)
     if _INSIDE.value is not None:
         print(measure_inside(schedule, _INSIDE.value, plan))

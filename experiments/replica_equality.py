@@ -70,16 +70,18 @@ _SMOOTH = flags.DEFINE_bool("smooth", False, "Replace ReLU with softplus, max wi
 _EAGER = flags.DEFINE_bool("eager", False, "Run eagerly, so that no operations are fused.")
 
 flags.register_validator(
-    "models", lambda names: set(names) <= set(MODELS), f"must be of {', '.join(MODELS)}."
+    "models",
+    lambda names: bool(names) and set(names) <= set(MODELS),
+    f"must be of {', '.join(MODELS)}.",
 )
 flags.register_validator(
     "optimizers",
-    lambda texts: all(re.fullmatch(r"\w+:[\d.e-]+", text) for text in texts),
+    lambda texts: bool(texts) and all(re.fullmatch(r"\w+:[\d.e-]+", text) for text in texts),
     "must be NAME:RATE, such as adam:1e-3.",
 )
 flags.register_validator(
     "steps",
-    lambda texts: all(text.isdecimal() and int(text) for text in texts),
+    lambda texts: bool(texts) and all(text.isdecimal() and int(text) for text in texts),
     "must be whole numbers from 1.",
 )
 
@@ -216,10 +218,11 @@ def _format_difference(found: Record, expected: Record, steps: int) -> str:
     losses = _compute_relative_error(
         np.array(found.losses[:steps]), np.array(expected.losses[:steps])
     )
-    weights = max(
+    errors = [
         _compute_relative_error(a, b)
         for a, b in zip(found.weights[steps], expected.weights[steps], strict=True)
-    )
+    ]
+    weights = float(np.max(errors))  # NaN if one is, unlike `max`
     return f"{losses:.1e}, {weights:.1e}"
 
 

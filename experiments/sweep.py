@@ -38,11 +38,20 @@ import command_line.native_logs
 
 from absl import flags
 from command_line import run_recipe
-from command_line.trials import Plan, Pool, Trial, claim, data_of, read_json
+from command_line.trials import (
+    Plan,
+    Pool,
+    Trial,
+    claim,
+    data_of,
+    leave_accelerators,
+    read_json,
+)
 from matplotlib.figure import Figure
 
 from keras_vit.train import Diverged, FinetuneConfig
 from keras_vit.train.finetune_recipe import settle
+from keras_vit.train.workdir import versions
 from keras_vit.weights.secrets import join_command
 from keras_vit.writing import write_atomically, write_json, write_text
 
@@ -61,8 +70,17 @@ OVERRIDES = [arg for arg in sys.argv if arg.lstrip("-").startswith("config.")]
 
 def main(config: Any, workdir: str) -> None:
     """Runs the sweep in `workdir`, or the rest of it."""
+    leave_accelerators()
     plan, folder = make_plan(config), Path(workdir).expanduser()
-    claim(folder / "sweep.json", plan)
+    if not (folder / "sweep.json").exists() and any(folder.glob("*/*/config.json")):
+        raise ValueError(
+            f"{folder} holds runs, but no sweep.json that tells of which sweep. Restore it, or choose "
+            "another `--workdir`."
+        )
+    # the runs of the grid do not open the test set, so its name can be corrected before the others
+    is_tested = any(folder.glob("final/*/config.json"))
+    claim(folder / "sweep.json", plan, free=() if is_tested else ("config.run.data.test",))
+    note_versions(folder)
     pool = Pool(_PARALLEL.value, folder, "sweep")
     pool.catch_signals()
     grid = [
@@ -79,8 +97,8 @@ def main(config: Any, workdir: str) -> None:
         )
     rate = winner.tries["learning_rate"]
     print(
-        f"The winner is {rate!r}: {winner.accuracy():.2%} on the held-out part. Next: training on "
-        f"the whole training set."
+        f"The winner is {rate!r}: {winner.accuracy():.2%} on the held-out part.{warn_of_edge(grid)} "
+        "Next: training on the whole training set."
     )
     seeds = range(config.run.seed, config.run.seed + plan["seeds"])
     final = [_make_trial(plan, folder / "final" / f"seed_{seed}", rate, seed) for seed in seeds]
@@ -106,6 +124,39 @@ def choose(grid: Sequence[Trial]) -> Trial | None:
     return max(
         finished, key=lambda trial: (trial.accuracy(), -trial.tries["learning_rate"]), default=None
     )
+
+
+def warn_of_edge(grid: Sequence[Trial]) -> str:
+    """Returns a sentence if the winner is at an edge of the grid, beyond which no rate was tried."""
+    winner, rates = choose(grid), [trial.tries["learning_rate"] for trial in grid]
+    if winner is None or len(grid) < 2:
+        return ""
+    rate = winner.tries["learning_rate"]
+    edges = {min(rates): "smaller", max(rates): "larger"}
+    return (
+        f" It is at the edge of the grid: try {edges[rate]} learning rates too, in another folder."
+        if rate in edges
+        else ""
+    )
+
+
+def note_versions(folder: Path) -> None:
+    """Adds the versions of the software to sweep.json, if they are others than before."""
+    found, ours = read_json(folder / "sweep.json"), versions()
+    before = found.get("versions", [])
+    if ours in before:
+        return
+    if before:
+        print(
+            "This sweep was started with other versions, so the results of its runs may differ "
+            f"slightly. Versions now: {_format_versions(ours)}.",
+            flush=True,
+        )
+    write_json(folder / "sweep.json", {**found, "versions": [*before, ours]})
+
+
+def _format_versions(facts: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in facts.items())
 
 
 def make_plan(config: Any) -> Plan:
@@ -167,6 +218,10 @@ def _find_faults(config: Any, rates: Sequence[float], held_out: float) -> list[s
         f"`--parallel` must be at least 1. Received: {_PARALLEL.value}.": _PARALLEL.value < 1,
         "A sweep needs a test set: name one with --config.run.data.test=NAME.": not config.run.data.test,
     }
+    test = Path(config.run.data.name).expanduser() / config.run.data.test
+    faults[f"There is no folder {test}: name the test set with --config.run.data.test=FOLDER."] = (
+        config.run.data.kind == "image_folder" and not test.is_dir()
+    )
     faults |= {
         f"The sweep sets `{name}` itself: use {flag}.": name in changed
         for name, flag in SWEPT.items()
@@ -254,6 +309,10 @@ def _write_report(
             f"training set, by seed:"
         ]
         sections += [_make_table("seed", results["final"], steps)]
+    if edge := warn_of_edge(grid):
+        sections += [f"The winner is {results['winner']!r}.{edge}"]
+    used = read_json(folder / "sweep.json").get("versions", [])
+    sections += [f"Versions: {'; then '.join(map(_format_versions, used))}."]
     sections += [
         "Seconds count the whole process. The folder of each run holds its command (`trial.json`) "
         "and its output (`log.txt`)."

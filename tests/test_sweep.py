@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -325,7 +326,7 @@ sys.path.insert(0, "{ROOT}/experiments")
 import sweep
 from absl import flags
 flags.FLAGS(["sweep.py", "--config=a", "--workdir=b"])
-def claim(path, plan):
+def claim(path, plan, free):
     print(json.dumps([str(path), plan]))
     sys.exit(0)
 sweep.make_plan = lambda config: {{"kind": "FinetuneConfig", "learning_rates": [0.1], "seeds": 3}}
@@ -546,3 +547,43 @@ def test_a_grid_that_is_none_is_told(
     done = sweep(recipe, tmp_path / "sweep", *options)
     assert done.returncode == 1
     assert message in done.stderr and "Traceback" not in done.stderr, done.stderr[-3000:]
+
+
+def test_a_winner_at_the_edge_and_a_change_of_versions_are_told(recipe: Path, tmp_path: Path):
+    folder = tmp_path / "sweep"
+    for rate, accuracy in ((0.1, 0.5), (0.2, 0.6), (0.3, 0.7)):
+        fabricate(folder / "trials" / f"lr_{rate}", accuracy)
+    for seed in range(3):
+        fabricate(folder / "final" / f"seed_{seed}", 0.7)
+    options = ["--learning_rates=0.1,0.2,0.3", "--held_out=0.1"]
+    done = sweep(recipe, folder, *options)
+    assert (
+        "0.3: 70.00% on the held-out part. It is at the edge of the grid: try larger" in done.stdout
+    )
+    page, keras = (folder / "sweep.md").read_text(), f"Keras {version('keras')}"
+    assert "try larger learning rates too" in page and keras in page
+    assert page.count("Keras ") == 1
+    found = json.loads((folder / "sweep.json").read_text())
+    (folder / "trials" / "lr_0.1" / "config.json").write_text("{}")  # a run has begun
+    (before,) = found["versions"]
+    found["versions"] = [{**before, "Keras": "2.9"}]
+    (folder / "sweep.json").write_text(json.dumps({**found, "process": None}))
+    (folder / "trials" / "lr_0.3" / "results.json").write_text('{"validation/accuracy": 0.55}')
+    done = sweep(recipe, folder, *options)
+    assert "started with other versions" in done.stdout
+    assert "edge of the grid" not in done.stdout
+    page = (folder / "sweep.md").read_text()
+    assert "Keras 2.9" in page and keras in page and "try larger" not in page
+
+
+def test_a_missing_test_set_is_told_before_the_grid_and_runs_without_a_plan_are_refused(
+    recipe: Path, tmp_path: Path
+):
+    folder, options = tmp_path / "sweep", ["--learning_rates=0.1", "--held_out=0.1"]
+    data = ["--config.run.data.kind=image_folder", f"--config.run.data.name={tmp_path}"]
+    done = sweep(recipe, folder, *options, *data)
+    assert done.returncode == 1 and f"There is no folder {tmp_path}/test: name the" in done.stderr
+    (folder / "trials" / "lr_0.1").mkdir(parents=True)
+    (folder / "trials" / "lr_0.1" / "config.json").write_text("{}")
+    done = sweep(recipe, folder, *options)
+    assert done.returncode == 1 and "but no sweep.json that tells of which sweep" in done.stderr

@@ -363,9 +363,15 @@ def test_a_run_of_a_killed_experiment_is_waited_for(make, tmp_path, capsys):
         in capsys.readouterr().out
     )
     assert trial.accuracy() == 0.75 and trial.results()["saved"]  # before it began
+    # the part of the process that was waited for is not measured, so the sum is not known
+    assert (
+        trial.notes()["seconds"] is trial.notes()["cpu_seconds"] is trial.row()["seconds"] is None
+    )
 
 
-def test_the_process_of_a_run_is_found_by_its_command_if_it_was_not_noted(make):
+def test_the_process_of_a_run_is_found_by_its_command_if_it_was_not_noted(
+    make, monkeypatch, tmp_path
+):
     trial = make("left", code=WAITS)
     trial.folder.mkdir(parents=True)
     with subprocess.Popen([sys.executable, *trial.command], stdout=subprocess.PIPE) as left:
@@ -373,9 +379,12 @@ def test_the_process_of_a_run_is_found_by_its_command_if_it_was_not_noted(make):
         assert trials._find_unrecorded(trial).pid == left.pid
         finished = make("left", code=FINISHES)
         process = trials._find_unrecorded(finished)
+        # in another folder, a relative path in the command names another run
+        monkeypatch.chdir(tmp_path)
+        elsewhere = trials._find_unrecorded(trial)
         left.terminate()
         assert left.wait() == 75
-    assert process is None and trials._find_unrecorded(trial) is None
+    assert process is elsewhere is None and trials._find_unrecorded(trial) is None
 
 
 def test_each_signal_is_passed_on_once(make, tmp_path):
@@ -420,4 +429,49 @@ def test_a_json_file_appears_whole(tmp_path):
         == trials.read_json(tmp_path / "a.json")
     )
     assert trials.read_json(tmp_path / "absent.json") == {}
+    (tmp_path / "list.json").write_text("[]")
+    assert trials.read_json(tmp_path / "list.json") == {}
     assert dict(trials.flat({"a": {"b": 1, "c": {}}, "d": 2})) == {"a.b": 1, "a.c": {}, "d": 2}
+
+
+@pytest.mark.parametrize("text", ['{"plan": {"a": 1', "[]", ""])
+def test_a_damaged_plan_is_not_taken_for_none(text, tmp_path):
+    (tmp_path / "sweep.json").write_text(text)
+    with pytest.raises(ValueError, match="sweep.json is damaged, so nothing tells which sweep"):
+        trials.claim(tmp_path / "sweep.json", {"a": 1})
+    assert (tmp_path / "sweep.json").read_text() == text
+
+
+@pytest.mark.parametrize("code", [-signal.SIGTERM, -signal.SIGINT])
+def test_a_run_that_ends_by_a_signal_to_all_was_stopped(make, tmp_path, code):
+    """A scheduler signals every process of a job; a run that does not train yet just ends."""
+    trial = make("one")
+    trial.folder.mkdir(parents=True)
+    (trial.folder / "log.txt").write_text("")
+    ended = Running(
+        trial=trial, process=SimpleNamespace(returncode=code), slot=0, log_start=0, cpu=0.0
+    )
+    pool = Pool(1, tmp_path, "sweep")
+    pool.asked_by = ["SIGTERM"]
+    pool._settle(ended)
+    assert not pool.failures and pool.asked_by == ["SIGTERM"]
+    alone = Pool(1, tmp_path, "sweep")
+    alone._settle(ended)
+    assert alone.failures
+
+
+def test_the_pool_leaves_the_gpus_to_its_runs(monkeypatch):
+    hidden = []
+    monkeypatch.setattr(
+        trials.tf.config,
+        "set_visible_devices",
+        lambda devices, kind: hidden.append((devices, kind)),
+    )
+    trials.leave_accelerators()
+    assert hidden == [([], "GPU")]
+
+    def refuse(*_):
+        raise RuntimeError("Visible devices cannot be modified after being initialized")
+
+    monkeypatch.setattr(trials.tf.config, "set_visible_devices", refuse)
+    trials.leave_accelerators()

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import tensorflow as tf
 
 from keras_vit.folder_lock import lock_folder
 from keras_vit.train import EXIT_STOPPED, RunConfig, Stopped
@@ -30,6 +31,7 @@ from keras_vit.writing import remove_partial_files, write_json
 
 POLL_SECONDS = 0.5
 MEMORY_MARGIN = 1.2
+STOPPING = (signal.SIGTERM, signal.SIGINT)
 # fields that may differ when an experiment is resumed, as in a single run
 WHERE = ("run.devices.kind", "run.devices.names", "run.devices.jit_compile")
 
@@ -84,6 +86,14 @@ class Trial:
         return {**self.tries, "accuracy": self.accuracy(), **notes}
 
 
+def leave_accelerators() -> None:
+    """Leaves the GPUs to the trials: TensorFlow would reserve their memory in this process at its
+    first operation, which may be the reading of a folder.
+    """
+    with suppress(RuntimeError):  # they are in use already
+        tf.config.set_visible_devices([], "GPU")
+
+
 def data_of(*configs: RunConfig) -> str:
     """Returns a hash of all data of these runs. It is part of the plan, as results on other data
     belong to another experiment.
@@ -122,10 +132,16 @@ def check_plan(path: Path, plan: Plan, *, free: Collection[str] = ()) -> dict[st
         The content of the plan file.
 
     Raises:
-        ValueError: If the folder holds another plan, or another process works on it.
+        ValueError: If the folder holds another plan or a damaged one, or another process works on
+            it.
     """
     folder, kind, plan = path.parent, path.stem, json.loads(json.dumps(plan, default=repr))
     found = read_json(path)
+    if path.exists() and "plan" not in found:
+        raise ValueError(
+            f"{path} is damaged, so nothing tells which {kind} the runs in {folder} belong to. "
+            "Restore it, or choose another `--workdir`."
+        )
     if other := _alive(found.get("process")):
         raise ValueError(
             f"Another {kind} is running in {folder}, as process {other.pid}. Wait until it ends, "
@@ -173,7 +189,8 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 def read_json(path: Path) -> dict[str, Any]:
     """Returns the content of a JSON file; empty if the file is absent or incomplete."""
     with suppress(FileNotFoundError, ValueError):
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else {}
     return {}
 
 
@@ -192,10 +209,12 @@ def _alive(identity: Sequence[float] | None) -> psutil.Process | None:
 
 def _find_unrecorded(trial: Trial) -> psutil.Process | None:
     """Returns the process of a trial whose pool was killed before it could record the number of the
-    process.
+    process. It has the command of the trial and the current folder, as the paths in the command may
+    be relative to it.
     """
-    for process in psutil.process_iter(["cmdline"]):
-        if tuple(process.info["cmdline"] or ())[1:] == trial.command:
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        command, folder = process.info["cmdline"] or (), process.info["cwd"]
+        if tuple(command[1:]) == trial.command and folder == os.getcwd():
             return process
     return None
 
@@ -268,7 +287,7 @@ class Pool:
 
     def catch_signals(self) -> None:
         """Passes SIGTERM and SIGINT on to the runs from now on."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOPPING:
             signal.signal(number, lambda got, _: self.asked_by.append(signal.Signals(got).name))
 
     def run(self, trials: Sequence[Trial], where: Path) -> None:
@@ -293,6 +312,9 @@ class Pool:
                 )
                 left.terminate()
                 left.wait()
+                # nobody has measured the time of this part
+                unmeasured = {"seconds": None, "cpu_seconds": None}
+                write_json(trial.folder / "trial.json", {**trial.notes(), **unmeasured})
         waiting = [trial for trial in trials if not trial.is_over()]
         print(f"{where}: {len(waiting)} of {len(trials)} runs to do.", flush=True)
         try:
@@ -355,21 +377,21 @@ class Pool:
         """Records how a trial ended."""
         trial, code, outcome = running.trial, running.process.returncode, running.outcome()
         notes, name, accuracy = trial.notes(), trial.name, trial.accuracy()
-        notes["seconds"] = round(notes.get("seconds", 0) + time.monotonic() - running.started, 1)
-        notes["cpu_seconds"] = round(notes.get("cpu_seconds", 0) + running.cpu, 1)
+        times = {"seconds": time.monotonic() - running.started, "cpu_seconds": running.cpu}
+        for kind, more in times.items():
+            if (before := notes.get(kind, 0)) is not None:
+                notes[kind] = round(before + more, 1)
         notes["memory_gb"] = round(max(notes.get("memory_gb", 0), running.most_memory / 1e9), 3)
         self.largest = max(self.largest, running.most_memory)
         if accuracy is not None:
-            print(
-                f"{name} is finished: {trial.metric} {accuracy:.4f}, {notes['seconds']:.0f} s",
-                flush=True,
-            )
+            seconds = "" if notes["seconds"] is None else f", {notes['seconds']:.0f} s"
+            print(f"{name} is finished: {trial.metric} {accuracy:.4f}{seconds}", flush=True)
         elif code == 1 and outcome.startswith("Diverged: "):
             notes["diverged"] = outcome.removeprefix("Diverged: ")
             print(f"{name} diverged: {notes['diverged']}", flush=True)
-        elif code == EXIT_STOPPED or running.told:
+        elif code == EXIT_STOPPED or running.told or (self.asked_by and -code in STOPPING):
             print(f"{name} was stopped: {outcome}", flush=True)
-            self.asked_by += [] if running.told else [f"a signal to {name}"]
+            self.asked_by += [] if running.told or self.asked_by else [f"a signal to {name}"]
         else:
             of_memory = (
                 " If it was killed because memory ran out, choose a smaller --parallel."

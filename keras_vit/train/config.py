@@ -73,6 +73,11 @@ class DataConfig:
                 "`held_out` must be in [0, 1), and `train_share` in (0, 1]. "
                 f"Received: held_out={self.held_out}, train_share={self.train_share}."
             )
+        if self.mixup_alpha < 0 or self.rand_augment_ops < 0 or not 0 < self.crop_area <= 1:
+            raise ValueError(
+                "`mixup_alpha` and `rand_augment_ops` must not be negative, and `crop_area` must be in "
+                f"(0, 1]. Received: {self.mixup_alpha}, {self.rand_augment_ops}, {self.crop_area}."
+            )
         if self.crop != "inception" and self.crop_area != 0.05:
             raise ValueError(
                 '`crop_area` applies to crop="inception" alone. Received: '
@@ -113,6 +118,10 @@ class RunConfig:
         if wrong:
             raise ValueError(
                 f"{', '.join(names)} must be at least 1. Received: {', '.join(wrong)}."
+            )
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(
+                f"`label_smoothing` must be in [0, 1). Received: {self.label_smoothing}."
             )
 
 

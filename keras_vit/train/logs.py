@@ -7,7 +7,7 @@ resumes from a checkpoint first removes the rows after it, so that each step occ
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import tensorflow as tf
 from keras_vit.writing import write_atomically
 
 _HEADER = "step,metric,value\n"
+_OF_TRAINING = "train/"  # the names of other metrics are those of evaluations
 
 
 _SCALAR = tf.compat.v1.SummaryMetadata(data_class=1)  # DATA_CLASS_SCALAR
@@ -34,6 +35,8 @@ class MetricsLog:
         workdir: Folder of the run. It is created if it is absent.
         resume_step: Step of the checkpoint that the run resumes from. Metrics of later steps are
             removed. 0 for a new run: all metrics are removed, also those of step 0.
+        keep_evaluation: Whether the checkpoint has the metrics of its evaluation. If not, the run
+            evaluates again, and those of `resume_step` are removed too.
 
     Raises:
         OSError: If the folder cannot be written.
@@ -46,13 +49,22 @@ class MetricsLog:
         {'train/loss': [(10, 6.908)], 'train/learning_rate': [(10, 0.001)]}
     """
 
-    def __init__(self, workdir: str | os.PathLike, *, resume_step: int):
+    def __init__(
+        self, workdir: str | os.PathLike, *, resume_step: int, keep_evaluation: bool = True
+    ):
         workdir = Path(workdir)
         try:
             (workdir / "tensorboard").mkdir(parents=True, exist_ok=True)
             last_step = resume_step or -1
-            _forget_rows(workdir / "metrics.csv", last_step)
-            _forget_events(workdir / "tensorboard", last_step)
+
+            def is_kept(step: int, name: str) -> bool:
+                is_of_training = name.startswith(_OF_TRAINING)
+                return step < last_step or (
+                    step == last_step and (keep_evaluation or is_of_training)
+                )
+
+            _forget_rows(workdir / "metrics.csv", is_kept)
+            _forget_events(workdir / "tensorboard", is_kept)
             # Unbuffered: otherwise rows that a full disk refused would be written at `close`.
             self._rows = open(workdir / "metrics.csv", "ab", buffering=0)
             self._events = tf.summary.create_file_writer(str(workdir / "tensorboard"))
@@ -174,23 +186,26 @@ def _parse_rows(path: Path) -> Iterator[tuple[str, int, str, float]]:
         yield row
 
 
-def _forget_rows(path: Path, last_step: int) -> None:
-    """Removes the rows after a step. The file is replaced atomically."""
+def _forget_rows(path: Path, is_kept: Callable[[int, str], bool]) -> None:
+    """Keeps some rows, by step and name. The file is replaced atomically."""
     kept = (
-        [line for line, step, *_ in _parse_rows(path) if step <= last_step] if path.exists() else []
+        [line for line, step, name, _ in _parse_rows(path) if is_kept(step, name)]
+        if path.exists()
+        else []
     )
     with write_atomically(path) as partial:
         partial.write_text(_HEADER + "".join(kept), encoding="utf-8")
 
 
-def _forget_events(folder: Path, last_step: int) -> None:
-    """Removes the events after a step from TensorBoard's files; other events keep their times."""
+def _forget_events(folder: Path, is_kept: Callable[[int, str], bool]) -> None:
+    """Keeps some events in TensorBoard's files, by step and name; they keep their times."""
     for path in sorted(folder.glob("*.tfevents.*")):
         partial = folder / "partial"  # no "tfevents" in its name: TensorBoard must not read it
         with tf.io.TFRecordWriter(str(partial)) as writer:
             for record in _read_whole_records(path):
                 event = tf.compat.v1.Event.FromString(record)
-                if event.step <= last_step or not event.HasField("summary"):
+                names = [value.tag for value in event.summary.value]  # one for each event
+                if all(is_kept(event.step, name) for name in names):
                     writer.write(record)
         os.replace(partial, path)
 

@@ -137,7 +137,12 @@ def train(
     )
     found = _resume(learner, model, checkpoints, devices)
     start = 0 if found is None else found.step
-    log = MetricsLog(workdir, resume_step=start) if devices.is_chief else None
+    has_metrics = found is None or bool(found.metrics)
+    log = (
+        MetricsLog(workdir, resume_step=start, keep_evaluation=has_metrics)
+        if devices.is_chief
+        else None
+    )
     bar = ProgressBar(config.total_steps, start, shown=show_progress and devices.is_chief)
     if start:
         bar.say(f"Resuming from step {start} of {config.total_steps}: {checkpoints.path(start)}")
@@ -285,6 +290,8 @@ class _Run(keras.callbacks.Callback):
         every = self.config.evaluate_every
         if self._start and every and self._start % every == 0 and not self.metrics:
             self._evaluate()  # the run was stopped before it could
+            if not self.asked_by:
+                self._save(must=False)  # adds the metrics to the checkpoint
         self.clock.restart()
 
     def on_train_batch_begin(self, batch, logs=None) -> None:

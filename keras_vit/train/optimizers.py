@@ -15,7 +15,7 @@ from typing import Any, Literal
 import keras
 from keras import ops
 
-from keras_vit.train.schedules import learning_rate_schedule
+from keras_vit.train.schedules import find_wrong_options, learning_rate_schedule
 from keras_vit.weights.restore import named_variables
 
 _CLIP = "set `clip_norm`, which clips the gradient of the whole batch"
@@ -119,6 +119,7 @@ class OptimizerConfig:
             for name, instead in REPLACED_OPTIONS.items()
             if name in self.options
         ]
+        found += find_wrong_options(self.schedule, self.schedule_options)
         if found:
             raise ValueError("\n".join(found))
 

@@ -8,6 +8,8 @@ field by its dotted path.
 import ast
 import dataclasses
 import runpy
+import types
+import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,9 @@ from keras_vit.keras_file import is_file
 from keras_vit.suggestions import did_you_mean
 from keras_vit.train.config import DataConfig, flatten_config
 from keras_vit.variants import VARIANTS, ResNetVariant
+
+_NAMES = {types.NoneType: "None", Mapping: "dict"}  # of types, in messages
+_WORDS = {"true": True, "false": False, "none": None}  # not literals in this case
 
 
 def load_config(recipe: str, overrides: Sequence[str] = ()) -> Any:
@@ -210,7 +215,7 @@ def _replace_fields(config: Any, values: Mapping[tuple[str, ...], Any], prefix: 
     for head in dict.fromkeys(path[0] for path in values):
         old = config.get(head) if is_mapping else getattr(config, head)
         if (head,) in values:
-            old = values[head,] if is_mapping else _check_type(prefix + head, old, values[head,])
+            old = values[head,] if is_mapping else _convert(config, head, prefix, values[head,])
         below = {
             path[1:]: value for path, value in values.items() if path[0] == head and len(path) > 1
         }
@@ -218,15 +223,32 @@ def _replace_fields(config: Any, values: Mapping[tuple[str, ...], Any], prefix: 
     return {**config, **new} if is_mapping else replace(config, **new)
 
 
-def _check_type(name: str, old: Any, value: Any) -> Any:
-    value = (
-        float(value)
-        if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool)
-        else value
-    )
-    value = tuple(value) if isinstance(old, tuple) and isinstance(value, list) else value
-    if old is not None and value is not None and type(value) is not type(old):
-        raise ValueError(f"`{name}` must be of type {type(old).__name__}. Received: {value!r}.")
+def _convert(config: Any, field: str, prefix: str, value: Any) -> Any:
+    """Returns a value as the declared type of a field: also an int for a float, a list for a tuple.
+
+    Raises:
+        ValueError: If it is of another type.
+    """
+    declared = typing.get_type_hints(type(config))[field]
+    members = typing.get_args(declared) if isinstance(declared, types.UnionType) else (declared,)
+    kinds = [typing.get_origin(member) or member for member in members]
+    if Any in kinds:
+        return value
+    # the words of a Literal are strings, and the config checks them
+    kinds = [str if kind is typing.Literal else kind for kind in kinds]
+    if float in kinds and type(value) is int:
+        value = float(value)
+    if tuple in kinds and isinstance(value, list):
+        value = tuple(value)
+    # True is an int for isinstance, but not here
+    if not any(
+        type(value) is kind or (kind is Mapping and isinstance(value, kind)) for kind in kinds
+    ):
+        names = [_NAMES.get(kind, kind.__name__) for kind in kinds]
+        asked = f" Write {_WORDS[value]}." if str(value) in _WORDS else ""
+        raise ValueError(
+            f"`{prefix}{field}` must be of type {' or '.join(names)}. Received: {value!r}.{asked}"
+        )
     return value
 
 

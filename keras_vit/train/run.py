@@ -1,5 +1,6 @@
 """A run from its config to its report, the same for all kinds of training."""
 
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -133,6 +134,7 @@ def run(
         if devices.is_chief:
             facts = {
                 **_collect_facts(inputs),
+                **_collect_versions(workdir),
                 **_format_results(results),
                 **_describe_unreadable(inputs),
             }
@@ -215,7 +217,15 @@ def _collect_facts(inputs: Inputs) -> dict[str, str]:
     if validation is not None:
         facts["validation set"] = f"{validation.name}, {validation.num_examples} examples"
     facts["classes"] = str(len(training.class_names))
-    return {**facts, "devices": inputs.devices.description, **versions()}
+    return {**facts, "devices": inputs.devices.description}
+
+
+def _collect_versions(workdir: Path) -> dict[str, str]:
+    """Returns the versions with which the run was started, and those of this process if they differ."""
+    ours = versions()
+    theirs = json.loads((workdir / "config.json").read_text(encoding="utf-8"))["versions"]
+    changed = [f"{name} {ours[name]}" for name in ours if ours[name] != theirs.get(name)]
+    return {**theirs, **({"later versions": ", ".join(changed)} if changed else {})}
 
 
 def _format_results(results: Mapping[str, Any]) -> dict[str, str]:

@@ -8,16 +8,25 @@ Source: vision_transformer@c6de1e5 utils.py ("linear", "cosine"); big_vision@012
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import keras
 from keras import ops
 
+from keras_vit.suggestions import did_you_mean
+
 Decay = Literal["constant", "linear", "cosine", "rsqrt", "staircase"]
 
 _STAIR = 0.1
+# The kind of schedule that has an option; None for all kinds.
+_KIND_OF_OPTION = {
+    "linear_end": "linear",
+    "timescale": "rsqrt",
+    "boundaries": "staircase",
+    "cooldown_steps": None,
+}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -129,6 +138,27 @@ def learning_rate_schedule(
     if faults := _find_faults(schedule):
         raise ValueError(f"The learning rate schedule is invalid: {'; '.join(faults)}.")
     return schedule
+
+
+def find_wrong_options(kind: str, options: Iterable[str]) -> list[str]:
+    """Returns a message for each name that is no option of a schedule of this kind.
+
+    Example:
+        >>> find_wrong_options("cosine", ["linear_end"])
+        ['`linear_end` is an option of the schedule "linear" alone. Received: the schedule "cosine".']
+    """
+    messages = []
+    for name in options:
+        if name not in _KIND_OF_OPTION:
+            suggestion = did_you_mean(name, _KIND_OF_OPTION)
+            known = suggestion or f" Options: {', '.join(_KIND_OF_OPTION)}."
+            messages.append(f"A schedule has no option {name!r}.{known}")
+        elif _KIND_OF_OPTION[name] not in (None, kind):
+            messages.append(
+                f'`{name}` is an option of the schedule "{_KIND_OF_OPTION[name]}" alone. Received: '
+                f'the schedule "{kind}".'
+            )
+    return messages
 
 
 def _find_faults(schedule: WarmupSchedule) -> list[str]:

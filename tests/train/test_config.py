@@ -110,9 +110,69 @@ def test_a_value_of_another_type_is_refused(config):
         with_field(config, "run.data.flip", "1")
 
 
-def test_a_changed_value_is_checked_like_any(config):
-    with pytest.raises(ValueError, match="`weight_decay` must not be negative"):
-        with_field(config, "run.optimizer.weight_decay", "-1")
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "run.devices.jit_compile",
+            "false",
+            "of type bool or None. Received: 'false'. Write False.",
+        ),
+        ("run.devices.jit_compile", "1", "of type bool or None. Received: 1."),
+        ("run.batch_size", "None", "of type int. Received: None."),
+        ("run.batch_size", "True", "of type int. Received: True."),
+        ("run.data.flip", "None", "of type bool. Received: None."),
+        ("run.optimizer.layer_decay", "abc", "of type float or None. Received: 'abc'."),
+        ("run.optimizer.frozen", "head", "of type tuple. Received: 'head'."),
+        ("variant", "3", "of type dict. Received: 3."),
+    ],
+)
+def test_a_field_takes_its_declared_type_alone(config, name, text, message):
+    with pytest.raises(ValueError, match=f"`{name}` must be {re.escape(message)}"):
+        with_field(config, name, text)
+
+
+def test_a_field_that_may_be_none_takes_both(config):
+    for text, value in (("None", None), ("1", 1.0), ("0.5", 0.5)):
+        changed = with_field(config, "run.optimizer.layer_decay", text).run.optimizer.layer_decay
+        assert changed == value and type(changed) is type(value)
+    assert with_field(config, "run.devices.jit_compile", "False").run.devices.jit_compile is False
+    assert with_field(config, "run.optimizer.frozen", "['head']").run.optimizer.frozen == ("head",)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("weight_decay", "-1", "`weight_decay` must not be negative"),
+        ("schedule_options.timescal", "3", "no option 'timescal'. Did you mean timescale"),
+        (
+            "schedule_options.linear_end",
+            "0.1",
+            'linear_end` is an option of the schedule "linear" al',
+        ),
+    ],
+)
+def test_a_changed_value_is_checked_like_any(config, name, text, message):
+    with pytest.raises(ValueError, match=message):
+        with_field(config, f"run.optimizer.{name}", text)
+    linear = with_field(config, "run.optimizer.schedule", "linear")
+    assert with_field(linear, "run.optimizer.schedule_options.linear_end", "0.1")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("label_smoothing", "7.0"),
+        ("label_smoothing", "-0.1"),
+        ("data.mixup_alpha", "-1"),
+        ("data.rand_augment_ops", "-1"),
+        ("data.crop_area", "0"),
+        ("data.crop_area", "1.5"),
+    ],
+)
+def test_what_no_run_could_use_is_refused_before_it_starts(config, name, text):
+    with pytest.raises(ValueError, match=f"`{name.rpartition('.')[2]}`.* must"):
+        with_field(config, f"run.{name}", text)
 
 
 def test_every_field_can_be_named(config):

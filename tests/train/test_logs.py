@@ -269,3 +269,22 @@ def test_closing_twice_does_no_harm(tmp_path: Path):
     log.close()
     with pytest.raises(ValueError, match="closed file"):
         log.write(1, {"x": 1.0})
+
+
+def test_an_evaluation_that_the_checkpoint_does_not_have_is_forgotten(tmp_path: Path):
+    """The run was stopped before it could save; it evaluates again."""
+    with MetricsLog(tmp_path, resume_step=0) as log:
+        for step in (10, 20):
+            log.write(step, {"train/loss": 1.0})
+            log.write(step, {"validation/loss": 2.0, "preview/error": 3.0})
+    before = read_metrics(tmp_path)
+    MetricsLog(tmp_path, resume_step=20).close()
+    assert read_metrics(tmp_path) == before
+    MetricsLog(tmp_path, resume_step=20, keep_evaluation=False).close()
+    assert read_metrics(tmp_path) == {
+        "train/loss": [(10, 1.0), (20, 1.0)],
+        "validation/loss": [(10, 2.0)],
+        "preview/error": [(10, 3.0)],
+    }
+    assert events_of(tmp_path) == [(10, 1.0), (20, 1.0)]
+    assert events_of(tmp_path, "validation/loss") == [(10, 2.0)]

@@ -318,6 +318,18 @@ def test_a_stop_does_not_wait_for_an_evaluation(tmp_path, every: int, steps: lis
     assert results["validation/examples"] == 360
 
 
+def test_an_evaluation_that_was_interrupted_is_in_its_checkpoint_after_the_resume(tmp_path):
+    """So that the step can be the best one, and is not evaluated a third time."""
+    validation = stopping_validation([])
+    with pytest.raises(Stopped):
+        Loop(tmp_path, evaluate_every=2, keep_checkpoints=9).run(validation=validation)
+    file = tmp_path / "checkpoints" / "0000000002" / "state.json"
+    assert json.loads(file.read_text())["metrics"] == {}
+    Loop(tmp_path, evaluate_every=2, keep_checkpoints=9).run(validation=validation)
+    measured = dict(read_metrics(tmp_path)["validation/accuracy"])[2]
+    assert json.loads(file.read_text())["metrics"]["validation/accuracy"] == measured
+
+
 @pytest.mark.parametrize(
     ("norm", "loss_scale", "fails"),
     [(np.inf, 1.0, True), (np.nan, 1.0, True), (np.inf, 2.0, False), (1.0, 1.0, False)],
