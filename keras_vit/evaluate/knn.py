@@ -101,7 +101,7 @@ def knn(
     for start in range(0, len(test), _TEST_ROWS):
         rows = slice(start, start + _TEST_ROWS)
         similarities, nearest = _find_nearest(_to_unit_length(test[rows]), train, max(neighbors))
-        weights, classes = np.exp(similarities / temperature), train_labels[nearest]
+        weights, classes = _weigh(similarities, temperature), train_labels[nearest]
         for place, count in enumerate(neighbors):
             answers[place, rows] = _vote(classes[:, :count], weights[:, :count])
         if report is not None:
@@ -146,6 +146,13 @@ def _find_largest(values: np.ndarray, count: int) -> np.ndarray:
     columns = np.take_along_axis(columns, order, axis=1)
     columns[is_tied] = np.argsort(-values[is_tied], axis=1, kind="stable")[:, :count]
     return columns
+
+
+def _weigh(similarities: np.ndarray, temperature: float) -> np.ndarray:
+    """Returns exp(similarity / temperature), (B, k), divided by the largest of each row."""
+    # Without the division, weights are infinite for temperatures below 1/709.
+    with np.errstate(over="ignore"):  # a quotient of -inf is a weight of 0
+        return np.exp((similarities - similarities[:, :1]) / temperature)
 
 
 def _vote(classes: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -77,6 +77,40 @@ def test_of_equally_similar_examples_the_earlier_ones_are_neighbors():
     assert found.answers[:, 0].tolist() == [3, 1, 1]
 
 
+@pytest.mark.parametrize("temperature", [0.01, 0.07, 1.0, 50.0])
+def test_votes_of_usual_temperatures_are_sums_of_plain_exponentials(temperature):
+    train, train_labels = clusters(150)
+    test, test_labels = clusters(40, seed=1)
+    counts = (2, 20, 150)
+    found = knn(train, train_labels, test, test_labels, neighbors=counts, temperature=temperature)
+    for row, k in enumerate(counts):
+        expected = brute_force(train, train_labels, test, k, temperature)
+        np.testing.assert_array_equal(found.answers[row], expected)
+
+
+@pytest.mark.parametrize("temperature", [1 / 1000, 1e-5, 1e-310])
+def test_votes_of_small_temperatures_stay_finite(temperature):
+    """exp(1 / 0.001) is infinite in float64, so the votes are compared by their logarithms."""
+    train, train_labels = clusters(150)
+    test, test_labels = clusters(40, seed=1)
+    counts = (1, 20, 150)
+    found = knn(train, train_labels, test, test_labels, neighbors=counts, temperature=temperature)
+    units = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in map(np.float64, (train, test))]
+    similarities = units[1] @ units[0].T
+    nearest = np.argsort(-similarities, axis=1, kind="stable")
+    if temperature < 1e-300:  # the logarithms are infinite too, and the nearest one decides
+        assert (found.answers == train_labels[nearest[:, 0]]).all()
+        return
+    for row, k in enumerate(counts):
+        logs = np.full((40, 5), -np.inf)
+        for query, places in enumerate(nearest[:, :k]):
+            for place in places:
+                label = train_labels[place]
+                vote = similarities[query, place] / temperature
+                logs[query, label] = np.logaddexp(logs[query, label], vote)
+        np.testing.assert_array_equal(found.answers[row], logs.argmax(axis=1))
+
+
 @pytest.mark.parametrize("levels", [3, 30, 300])
 def test_the_largest_come_in_falling_order_and_of_equals_the_first(levels):
     values = np.random.default_rng(levels).integers(0, levels, (50, 60)).astype(float)
