@@ -32,8 +32,9 @@ def define(values: flags.FlagValues) -> None:
     define_image_size(values)
     define_pixels(values)
     crops = (
-        "How images become square. resize: the whole image; resize_shorter: the central crop of "
-        "7/8; central:SHARE: the central crop of a share of the shorter side, such as central:0.9; "
+        "How images become square. resize: the whole image; resize_crop: the whole image as a "
+        "square, of which the central crop of 7/8; resize_shorter: the central crop of 7/8; "
+        "central:SHARE: the central crop of a share of the shorter side, such as central:0.9; "
         "published: as in the published evaluation of the weights."
     )
     flags.DEFINE_string("crop", "resize", crops, flag_values=values)

@@ -14,7 +14,10 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-from keras_vit.data import sources  # noqa: E402
+from absl import flags  # noqa: E402
+
+from keras_vit.commands import evaluate  # noqa: E402
+from keras_vit.data import sources, transforms  # noqa: E402
 from keras_vit.devices import DevicesConfig  # noqa: E402
 from keras_vit.evaluate.crop import choose_crop
 from keras_vit.evaluate.label_sets import LabelSets  # noqa: E402
@@ -275,6 +278,13 @@ def test_the_published_crop_is_that_of_the_weights(colors: Path, tmp_path: Path)
             measure(name, colors, weights=weights, eval_crop="published")
     with pytest.raises(ValueError, match="Received: 'middle'"):
         measure(model, colors, eval_crop="middle")
+
+
+def test_the_help_names_every_crop():
+    values = flags.FlagValues()
+    evaluate.define(values)
+    for policy in (*transforms._EVAL_CROPS, "central:SHARE", "published"):
+        assert f" {policy}: " in values["crop"].help
 
 
 def test_contradictions_are_refused(colors: Path, tmp_path: Path):
