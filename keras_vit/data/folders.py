@@ -1,7 +1,9 @@
 """Layouts of image folders: class folders alone, or a training set and a test set."""
 
+import itertools
 import os
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from keras_vit.data.sources import Source, image_folder
@@ -26,7 +28,9 @@ def training_and_test(path: str | os.PathLike) -> tuple[Source, Source | None]:
 
     Raises:
         ValueError: If there is no such folder, if it has fewer than two classes with photos, or if
-            its test set has none of these classes. The message lists all problems.
+            its test set has none of these classes. The message lists all problems. Also if there is
+            no training set, and folders without photos of their own share the names of two or more
+            folders: they look like parts of a data set, not like classes.
     """
     root = Path(path).expanduser().resolve()
     if not root.exists():
@@ -38,6 +42,8 @@ def training_and_test(path: str | os.PathLike) -> tuple[Source, Source | None]:
         (folders[name] for name in TRAINING if name in folders and _has_classes(folders[name])),
         None,
     )
+    if training is None:
+        _refuse_parts(root, folders.values())
     test = (
         None
         if training is None
@@ -80,6 +86,43 @@ def _list_folders(root: Path) -> dict[str, Path]:
         entry for entry in sorted(root.iterdir()) if entry.is_dir() and not is_ignored(entry.name)
     )
     return {entry.name.lower(): entry for entry in entries}
+
+
+def _refuse_parts(root: Path, classes: Iterable[Path]) -> None:
+    """Raises a ValueError if two classes look like parts of a data set: training_set, test_set."""
+    inside = {folder: _list_inner_folders(folder) for folder in classes}
+    holders = Counter(name for names in inside.values() for name in names)
+    # Only names in several folders matter. Thousands of classes would have millions of pairs.
+    repeated = {
+        folder: {name for name in names if holders[name] > 1} for folder, names in inside.items()
+    }
+    for (one, names), (other, others) in itertools.combinations(
+        ((folder, names) for folder, names in repeated.items() if len(names) > 1), 2
+    ):
+        if len(names & others) > 1:
+            raise ValueError(
+                f"{one.name} and {other.name} in {root} hold no photos, and both hold the folders "
+                f"{', '.join(sorted(names & others)[:10])}. They look like parts of a data set, not "
+                f"like classes: rename them to train and test. If they are classes, put their photos "
+                f"directly into them."
+            )
+
+
+def _list_inner_folders(folder: Path) -> set[str]:
+    """Returns the names of the folders in a folder; none if it also holds photos."""
+    names = set()
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if is_ignored(entry.name):
+                    continue
+                if entry.is_dir():
+                    names.add(entry.name)
+                elif is_photo(entry.name):
+                    return set()
+    except OSError:  # `image_folder` leaves out what cannot be read
+        return set()
+    return names
 
 
 def _try(find: Callable[[], Source]) -> tuple[Source | None, str]:

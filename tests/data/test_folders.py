@@ -87,6 +87,34 @@ def test_a_class_may_be_called_train(tmp_path: Path):
     assert training.class_names == ("bus", "test", "train") and measured is None
 
 
+@pytest.mark.parametrize(
+    "parts", [("training_set", "test_set"), ("val", "test"), ("fold1", "fold2", "fold3")]
+)
+def test_parts_of_a_data_set_are_no_classes(tmp_path: Path, parts: tuple[str, ...]):
+    for part in parts:
+        for name in ("cat", "dog"):
+            images(tmp_path / part / name, "1.png")
+        (tmp_path / part / "readme.txt").touch()
+    with pytest.raises(
+        ValueError, match="both hold the folders cat, dog. .*rename them to train and test"
+    ) as raised:
+        training_and_test(tmp_path)
+    assert sum(part in str(raised.value).partition(" in ")[0] for part in parts) == 2
+
+
+def test_classes_may_hold_folders(tmp_path: Path):
+    """One shared name, or photos beside the folders: they are not parts of a data set."""
+    for name in ("cat", "dog"):
+        images(tmp_path / "one" / name / "2024", "1.png")
+        images(tmp_path / "one" / name / f"more of a {name}", "2.png")
+        images(tmp_path / "beside" / name, "1.png")
+        for inner in ("2023", "2024"):
+            images(tmp_path / "beside" / name / inner, "1.png")
+    for case, count in (("one", 4), ("beside", 6)):
+        training, _ = training_and_test(tmp_path / case)
+        assert training.class_names == ("cat", "dog") and training.num_examples == count
+
+
 def test_odd_names_are_names(tmp_path: Path):
     names = ["-v", "a b", "x" * 200, "é 猫", "🐱"]
     for name in names:
