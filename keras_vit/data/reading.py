@@ -19,7 +19,7 @@ from keras_vit.data.order import example_noise, example_seed, place_seed
 from keras_vit.data.sources import Source
 from keras_vit.data.transforms import Transform, decode
 from keras_vit.photos import why_not
-from keras_vit.writing import to_one_line
+from keras_vit.writing import to_one_line, write_text
 
 Batch = tuple[tf.Tensor, ...]  # images, labels, weights, and noise where it is requested
 
@@ -107,6 +107,29 @@ def read_record(record: Path) -> dict[str, str]:
     lines = record.read_text(encoding="utf-8", errors="replace").split("\n")
     pairs = (line.partition("\t") for line in lines if line)
     return {place: reason for place, _, reason in pairs}
+
+
+def forget_from(record: Path, source: Source, start: int) -> None:
+    """Removes the images of a source from an index on from the file of an `Unreadable`.
+
+    Call it before images are read again from there: they may have been repaired. Without images
+    before the index, the file is removed.
+
+    Example:
+        >>> from keras_vit.data import sources
+        >>> grey, record = sources.arrays(np.zeros((9, 2, 2), "uint8"), np.zeros(9, int)), Path("bad.txt")
+        >>> _ = record.write_text("arrays[2]\\tempty\\narrays[7]\\tempty\\n")
+        >>> forget_from(record, grey, start=5)
+        >>> read_record(record)
+        {'arrays[2]': 'empty'}
+    """
+    recorded = read_record(record)
+    before = {to_one_line(source.locate(index)) for index in range(start)} if recorded else set()
+    kept = {name: reason for name, reason in recorded.items() if name in before}
+    if kept:
+        write_text(record, "".join(f"{name}\t{reason}\n" for name, reason in kept.items()))
+    else:
+        record.unlink(missing_ok=True)
 
 
 def _explain(place: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.data.reading import Unreadable
+from keras_vit.data.reading import Unreadable, forget_from
 from keras_vit.data.sources import Source
 from keras_vit.devices import Devices
 from keras_vit.evaluate.feature_store import FeatureStore, read
@@ -147,9 +147,11 @@ def _fill(
     options: dict[str, Any],
 ) -> None:
     """Extracts the rows that the folder does not contain yet."""
-    devices = options["devices"]
-    _check_same_start(store.next, devices)
-    collector = Unreadable(source, strict=strict, record=store.folder / "unreadable.txt")
+    devices, record = options["devices"], store.folder / "unreadable.txt"
+    if store.is_chief:  # images that are read again may have been repaired
+        forget_from(record, source, store.next)
+    _check_same_start(store.next, devices)  # waits for the chief
+    collector = Unreadable(source, strict=strict, record=record)
     with explain_full_disk(
         store.folder, "The rows saved before are kept: the same call continues from them"
     ):

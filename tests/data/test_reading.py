@@ -13,7 +13,13 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.data import sources
-from keras_vit.data.reading import Unreadable, explain_unreadable, read_pixels, read_record
+from keras_vit.data.reading import (
+    Unreadable,
+    explain_unreadable,
+    forget_from,
+    read_pixels,
+    read_record,
+)
 from keras_vit.data.sources import image_folder
 
 pytestmark = pytest.mark.tensorflow
@@ -107,6 +113,21 @@ def test_places_are_kept_in_a_file_once_over_all_parts_and_workers(tmp_path: Pat
     assert [place for place, _, _ in lines] == [*places[:2], *places[1:]]
     assert {reason for _, _, reason in lines} == {"not an image, or truncated"}
     assert Unreadable(grey).recorded() == []
+
+
+def test_images_that_are_read_again_are_forgotten(folder: Path, tmp_path: Path):
+    images, record = image_folder(folder), tmp_path / "unreadable.txt"
+    Unreadable(images, record=record).add(np.flatnonzero(images.labels == 0))
+    before = read_record(record)
+    assert len(before) == len(NAMES)
+    forget_from(record, images, len(NAMES))
+    assert read_record(record) == before
+    forget_from(record, images, 2)  # the third image and those after it are read again
+    assert list(read_record(record).items()) == list(before.items())[:2]
+    forget_from(record, images, 0)
+    assert not record.exists()
+    forget_from(record, images, 3)
+    assert not record.exists()
 
 
 def test_with_strict_the_first_ends_it_in_plain_words():

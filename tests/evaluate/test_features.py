@@ -339,6 +339,53 @@ def test_images_that_cannot_be_read_are_left_out_and_named(model, folder: Path, 
         extract(model, source, strict=True)
 
 
+def test_repaired_images_are_unreadable_no_more(model, folder: Path, tmp_path: Path):
+    """Twelve damaged files of forty are too many. After eleven are repaired, one is left out, and
+    the list names only this one.
+    """
+    whole = {path: path.read_bytes() for path in sorted(folder.glob("a/*.png"))[:12]}
+    for path in whole:
+        path.write_bytes(b"no image")
+    output = tmp_path / "features"
+    with pytest.raises(ValueError, match="12 of the 40 images .* could not be read"):
+        extract(model, sources.image_folder(folder), output=output, batch_size=40)
+    record = output / "unreadable.txt"
+    assert len(record.read_text().splitlines()) == 12
+    for path in list(whole)[1:]:
+        path.write_bytes(whole[path])
+    found = extract(model, sources.image_folder(folder), output=output, batch_size=40)
+    assert found.indices.tolist() == list(range(1, 40))
+    assert [line.partition("\t")[0] for line in record.read_text().splitlines()] == [
+        str(folder / "a" / "00.png")
+    ]
+
+
+def test_a_resumed_extraction_keeps_only_what_it_does_not_read_again(
+    model, folder: Path, tmp_path: Path, monkeypatch
+):
+    for number in (1, 12, 17):
+        (folder / "a" / f"{number:02}.png").write_bytes(b"no image")
+    source = sources.image_folder(folder)
+    monkeypatch.setattr(feature_store, "_SECONDS_BETWEEN_SAVES", -1)  # after each batch
+    append = feature_store.FeatureStore.append
+
+    def append_and_stop(store, *arrays):
+        if store.next >= 10:
+            raise Killed
+        append(store, *arrays)
+
+    with monkeypatch.context() as killed:
+        killed.setattr(feature_store.FeatureStore, "append", append_and_stop)
+        with pytest.raises(Killed):
+            extract(model, source, output=tmp_path / "features", batch_size=5)
+    record = tmp_path / "features" / "unreadable.txt"
+    with record.open("a") as lines:  # has been read before the kill, and is whole again
+        lines.write(f"{folder}/a/15.png\tthe disk was away\n")
+    extract(model, source, output=tmp_path / "features", batch_size=5)
+    names = [Path(line.partition("\t")[0]).name for line in record.read_text().splitlines()]
+    assert sorted(names) == ["01.png", "12.png", "17.png"]  # batches are read in parallel
+
+
 def test_a_layer_that_is_not_there_names_its_neighbours(model, source):
     with pytest.raises(ValueError, match="has no layer 'encoder_nrm'. Did you mean encoder_norm"):
         extract(model, source, layer="encoder_nrm")
