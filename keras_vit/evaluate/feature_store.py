@@ -18,6 +18,8 @@ import numpy as np
 from keras_vit.writing import write_array, write_atomically, write_text
 
 _SECONDS_BETWEEN_SAVES = 10
+# Fields that earlier versions did not record. They are compared with records that have them.
+_ADDED = ("config_sha256",)
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -51,7 +53,7 @@ class FeatureStore:
     """
 
     def __init__(self, folder: Path, record: dict[str, Any], *, is_chief: bool):
-        self.folder, self.record, self.is_chief = folder, record, is_chief
+        self.folder, self.is_chief = folder, is_chief
         folder.mkdir(parents=True, exist_ok=True)
         self.is_finished = (folder / "features.json").exists()
         if self.is_finished and is_chief:
@@ -60,14 +62,19 @@ class FeatureStore:
         state = self._read("features.json" if self.is_finished else "progress.json")
         self.rows, self.next = state.get("rows", 0), state.get("next", 0)
         recorded = state.get("record", record)
-        other = [name for name in recorded | record if recorded.get(name) != record.get(name)]
+        self.record = recorded  # features of an earlier version do not gain a field
+        other = [
+            name
+            for name in recorded | record
+            if recorded.get(name) != record.get(name) and (name in recorded or name not in _ADDED)
+        ]
         if other:
             there, here = (
                 {name: values.get(name) for name in other} for values in (recorded, record)
             )
             raise ValueError(
                 f"{folder} contains other features: there {there}, here {here}. Choose another "
-                f"`output`."
+                f"folder, or remove this one."
             )
 
     def _read(self, name: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import numpy as np
 from keras_vit.data.reading import Unreadable, forget_from
 from keras_vit.data.sources import Source
 from keras_vit.devices import Devices
+from keras_vit.evaluate.config_hash import config_sha256
 from keras_vit.evaluate.feature_store import FeatureStore, read
 from keras_vit.evaluate.heads import strip_head
 from keras_vit.evaluate.outputs import Outputs, outputs
@@ -293,6 +294,7 @@ def _make_record(
     return {
         "model": model.name,
         "weights_sha256": weights.hexdigest(),
+        "config_sha256": config_sha256(model),
         "precision": ", ".join(sorted({step.compute_dtype for step in model.layers})),
         "layer": layer,
         "source": source.name,

@@ -77,6 +77,21 @@ def test_features_with_another_description_are_not_continued(
     assert store(tmp_path, **there).rows == rows
 
 
+def test_a_field_that_earlier_versions_lack_is_not_added_to_their_features(tmp_path: Path):
+    with store(tmp_path) as some:
+        fill(some, 0, 4)
+    with store(tmp_path, config_sha256="a") as some:
+        fill(some, 4, 7)
+    some.finish("mine", ("a", "b", "c"))
+    assert store(tmp_path, config_sha256="b").is_finished
+    assert "config_sha256" not in json.loads((tmp_path / "features.json").read_text())["record"]
+    with store(tmp_path / "new", config_sha256="a") as some:
+        fill(some, 0, 4)
+    for other in ({"config_sha256": "b"}, {}):
+        with pytest.raises(ValueError, match="there {'config_sha256': 'a'}"):
+            store(tmp_path / "new", **other)
+
+
 def test_what_a_process_left_that_was_killed_after_it_had_finished_is_removed(
     tmp_path: Path, monkeypatch
 ):
@@ -179,7 +194,8 @@ def test_features_of_something_else_are_refused_and_none_is_an_error(tmp_path: P
     with store(tmp_path, size=224) as some:
         fill(some, 0, 4)
     with pytest.raises(
-        ValueError, match="contains other features: there {'size': 224}, here {'size': 384}"
+        ValueError,
+        match="there {'size': 224}, here {'size': 384}. Choose another folder, or remove this one.",
     ):
         store(tmp_path, size=384)
     with store(tmp_path / "empty") as nothing:

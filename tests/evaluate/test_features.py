@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -25,7 +26,7 @@ from keras_vit.evaluate import feature_store  # noqa: E402
 from keras_vit.evaluate.features import extract, feature_model, load  # noqa: E402
 from keras_vit.evaluate.outputs import outputs  # noqa: E402
 from keras_vit.folder_lock import lock_folder  # noqa: E402
-from keras_vit.variants import RESNET_VARIANTS  # noqa: E402
+from keras_vit.variants import RESNET_VARIANTS, VIT_VARIANTS  # noqa: E402
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("shallow")]
 
@@ -132,6 +133,72 @@ def test_a_stored_mean_of_the_patches_that_contains_registers_is_not_used(source
         ValueError, match="there {'prefix_tokens': None}, here {'prefix_tokens': 5}"
     ):
         extract(model, source, layer="patch_mean", output=tmp_path)
+
+
+def small(
+    scale: float = 1 / 255,
+    shift: float = 0.5,
+    activation: str = "gelu",
+    epsilon: float = 1e-3,
+    pool: str = "Average",
+    head: str | None = None,
+) -> keras.Model:
+    """The weights are the same for all options."""
+    images, inside = keras.Input((8, 8, 3)), keras.Input((8, 8, 3))
+    x = keras.layers.Rescaling(scale)(images) - shift
+    x = keras.Model(inside, keras.layers.Dense(4, activation=activation)(inside))(x)
+    x = keras.layers.LayerNormalization(epsilon=epsilon)(x)
+    x = getattr(keras.layers, f"Global{pool}Pooling2D")()(x)
+    x = keras.layers.Dense(3, activation=head, name="head")(x)
+    model = keras.Model(images, x, name="small")
+    keras_vit.pixels.declare(model, "0..255")
+    draws = np.random.default_rng(3)
+    model.set_weights([draws.normal(size=array.shape) for array in model.get_weights()])
+    return model
+
+
+SMALL_IMAGES = sources.arrays(IMAGES[:, :8, :8], LABELS, name="noise")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"scale": 1 / 127.5},
+        {"shift": 0.4},
+        {"activation": "relu"},
+        {"epsilon": 0.1},
+        {"pool": "Max"},
+        {"head": "softmax"},
+    ],
+)
+def test_another_model_with_the_same_weights_has_other_features(tmp_path: Path, changed: dict):
+    first = extract(small(), SMALL_IMAGES, layer="head", output=tmp_path).values
+    assert (extract(small(), SMALL_IMAGES, layer="head", output=tmp_path).values == first).all()
+    other = small(**changed)
+    assert np.abs(extract(other, SMALL_IMAGES, layer="head").values - first).max() > 1e-3
+    with pytest.raises(ValueError, match="contains other features: there {'config_sha256': '"):
+        extract(other, SMALL_IMAGES, layer="head", output=tmp_path)
+
+
+def test_another_form_of_gelu_gives_other_features(source, tmp_path: Path):
+    row = VIT_VARIANTS["ViT_Ti16"]
+    models = [
+        keras_vit.application(replace(row, gelu=form))(weights=None, input_shape=(32, 32, 3))
+        for form in ("tanh", "quick")
+    ]
+    models[1].set_weights(models[0].get_weights())
+    extract(models[0], source, output=tmp_path)
+    with pytest.raises(ValueError, match="there {'config_sha256': '"):
+        extract(models[1], source, output=tmp_path)
+
+
+def test_stored_features_without_a_hash_of_the_config_are_used(tmp_path: Path):
+    """As written by an earlier version."""
+    first = extract(small(), SMALL_IMAGES, output=tmp_path).values
+    described = json.loads((tmp_path / "features.json").read_text())
+    assert len(described["record"].pop("config_sha256")) == 64
+    (tmp_path / "features.json").write_text(json.dumps(described))
+    assert (extract(small(), SMALL_IMAGES, output=tmp_path).values == first).all()
 
 
 def test_resnets_and_models_without_a_head_have_features_too(tiny_resnet):
