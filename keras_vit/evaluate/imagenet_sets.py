@@ -137,7 +137,7 @@ def imagenet_real(images: str | os.PathLike, labels: str | os.PathLike) -> Label
         name = f"{name} ({len(numbers):,} of {len(lists):,} images)"
         logging.warning("%s: the other images are missing.", name)
     files = _make_source(root, [str(numbered[number]) for number in numbers], right, name, left_out)
-    return LabelSets(source=files, right=right)
+    return LabelSets(source=files, right=right, is_complete=len(numbers) == len(lists))
 
 
 def imagenet_real_tfds(
@@ -172,7 +172,9 @@ def imagenet_real_tfds(
 
     sets = tf.data.Dataset.range(len(records)).map(right, num_parallel_calls=tf.data.AUTOTUNE)
     return LabelSets(
-        source=source, right=tuple(tuple(labels.tolist()) for labels in sets.as_numpy_iterator())
+        source=source,
+        right=tuple(tuple(labels.tolist()) for labels in sets.as_numpy_iterator()),
+        is_complete=len(records) == builder.info.splits.total_num_examples,
     )
 
 
@@ -229,6 +231,7 @@ def objectnet(path: str | os.PathLike, *, shared_only: bool = False) -> LabelSet
         ),
         right=tuple(shared[name] for name in names if name in shared),
         allowed=tuple(sorted(sum(shared.values(), ()))) if shared_only else None,
+        is_complete=len(known) == len(shared),
     )
 
 

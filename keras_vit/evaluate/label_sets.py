@@ -25,6 +25,8 @@ class LabelSets:
         source: The images and the names of the classes. Its labels are ignored.
         right: Correct classes of each image. Images without correct classes are excluded.
         allowed: Classes that may be predicted; None for all. Outputs for other classes are ignored.
+        is_complete: Whether these are all images of a published test set, so that published results
+            are comparable.
 
     Raises:
         ValueError: If the number of sets differs from the number of images, a class is not in the
@@ -40,6 +42,7 @@ class LabelSets:
     source: Source
     right: tuple[tuple[int, ...], ...]
     allowed: tuple[int, ...] | None = None
+    is_complete: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(
@@ -73,6 +76,19 @@ class LabelSets:
         """Number of images with at least one correct class."""
         return sum(map(bool, self.right))
 
+    @property
+    def counted(self) -> Source:
+        """The images with at least one correct class.
+
+        Raises:
+            ValueError: If there are none.
+        """
+        if not self.num_counted:
+            raise ValueError(
+                f"No image of {self.source.name} has a correct class, so accuracy is undefined."
+            )
+        return self.source.subset(np.flatnonzero([bool(labels) for labels in self.right]))
+
 
 def label_set_accuracy(
     model: keras.Model,
@@ -83,6 +99,7 @@ def label_set_accuracy(
     batch_size: int | None = None,
     devices: Devices | None = None,
     strict: bool = False,
+    unreadable: Unreadable | None = None,
     progress: bool = True,
     prefix: str = "real",
 ) -> dict[str, float]:
@@ -96,6 +113,7 @@ def label_set_accuracy(
         image_size, eval_crop, batch_size, devices, progress: As in
             `keras_vit.evaluate.outputs.outputs`.
         strict: Raises an error for an unreadable image, instead of skipping and counting it.
+        unreadable: Collects the unreadable images of `sets.counted`; it has its own `strict`.
         prefix: Prefix of the names of the metrics, instead of "real".
 
     Returns:
@@ -117,12 +135,7 @@ def label_set_accuracy(
     Source: google-research/reassessed-imagenet, README.md; its example code is top-1.
     """
     _check_classes(model, sets)
-    if not sets.num_counted:
-        raise ValueError(
-            f"No image of {sets.source.name} has a correct class, so accuracy is undefined."
-        )
-    counted = np.flatnonzero([bool(labels) for labels in sets.right])
-    part = sets.source.subset(counted)
+    part, right = sets.counted, [labels for labels in sets.right if labels]
     given = outputs(
         model,
         part,
@@ -130,13 +143,10 @@ def label_set_accuracy(
         eval_crop=eval_crop,
         batch_size=batch_size,
         devices=devices,
-        unreadable=Unreadable(part, strict=strict),
+        unreadable=Unreadable(part, strict=strict) if unreadable is None else unreadable,
         progress=progress,
     )
-    ranks = [
-        best_ranks(out.values, [sets.right[i] for i in counted[out.indices]], sets.allowed)
-        for out in given
-    ]
+    ranks = [best_ranks(out.values, [right[i] for i in out.indices], sets.allowed) for out in given]
     found = np.concatenate([np.zeros(0, np.int64), *ranks])
     if not found.size:
         raise ValueError(f"No image of {sets.source.name} could be read.")
@@ -144,8 +154,8 @@ def label_set_accuracy(
         "top1": float(np.mean(found < 1)),
         "top5": float(np.mean(found < 5)),
         "images": len(found),
-        "excluded": len(sets.right) - len(counted),
-        "unreadable": len(counted) - len(found),
+        "excluded": len(sets.right) - len(right),
+        "unreadable": len(right) - len(found),
     }
     return {f"{prefix}/{name}": number for name, number in numbers.items()}
 

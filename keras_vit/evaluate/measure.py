@@ -148,18 +148,18 @@ def measure(
         "batch_size": batch_size,
         "devices": place,
     }
+    record = None if output is None else _make_folder(output) / "unreadable.txt"
     if isinstance(test.images, LabelSets):
-        answers, reasons = None, {}
-        prefix = "objectnet" if is_objectnet else "real"
-        numbers = label_set_accuracy(network, test.images, strict=strict, prefix=prefix, **options)
+        unreadable = Unreadable(test.images.counted, strict=strict, record=record)
+        answers, prefix = None, "objectnet" if is_objectnet else "real"
+        numbers = label_set_accuracy(
+            network, test.images, unreadable=unreadable, prefix=prefix, **options
+        )
     else:
-        record = None if output is None else _make_folder(output) / "unreadable.txt"
         unreadable = Unreadable(test.images, strict=strict, record=record)
         answers = answer(network, test.images, unreadable=unreadable, **options)
-        numbers, reasons = (
-            answers.numbers(),
-            unreadable.reasons | ({} if record is None else read_record(record)),
-        )
+        numbers = answers.numbers()
+    reasons = unreadable.reasons | ({} if record is None else read_record(record))
     if place.is_chief:
         precision = " and ".join(sorted({step.compute_dtype for step in network.layers}))
         report = _Report(
@@ -205,14 +205,14 @@ def find_test_set(
     if text.startswith("tfds:"):
         name, split = _parse_tfds(text)
         if name.startswith("imagenet2012_real"):
-            return TestSet(images=imagenet_real_tfds(split), published="imagenet_real")
+            return _make_label_sets(imagenet_real_tfds(split), "imagenet_real")
         return _match_published(
             sources.tfds(name, split), _PUBLISHED_OF.get(name.partition(":")[0], "")
         )
     if real is not None:
-        return TestSet(images=imagenet_real(data, real), published="imagenet_real")
+        return _make_label_sets(imagenet_real(data, real), "imagenet_real")
     if is_objectnet:
-        return TestSet(images=objectnet(data), published="objectnet")
+        return _make_label_sets(objectnet(data), "objectnet")
     folder = folders.to_measure_on(data)
     source = sources.image_folder(folder)
     classes = source.class_names
@@ -230,6 +230,10 @@ def find_test_set(
         source = _relabel(source, names)
     known = [key for key in _PUBLISHED_OF.values() if key in folder.parts]
     return _match_published(source, known[-1] if known else "")
+
+
+def _make_label_sets(sets: LabelSets, dataset: str) -> TestSet:
+    return TestSet(images=sets, published=dataset if sets.is_complete else "")
 
 
 def _match_published(source: Source, dataset: str) -> TestSet:

@@ -389,7 +389,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             'np.argsort(-values, axis=1, kind="stable")',
             'np.argsort(values, axis=1, kind="stable")[:, ::-1]',
         ),
-        ('"excluded": len(sets.right) - len(counted)', '"excluded": len(counted)'),
+        ('"excluded": len(sets.right) - len(right)', '"excluded": len(right)'),
     ),
     *_in(
         "keras_vit/evaluate/fewshot.py",

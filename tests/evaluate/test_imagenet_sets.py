@@ -214,6 +214,7 @@ def test_real_labels_of_tensorflow_datasets_stay_with_their_images(real_in_tfds)
     assert list(sets.source.class_names) == all_names()
     part = imagenet_real_tfds("validation[1:3]", data_dir=real_in_tfds)
     assert part.right == sets.right[1:3] and labels_read(part.source) == originals[1:3]
+    assert sets.is_complete and not part.is_complete
     with pytest.raises(
         ValueError, match="imagenet2012_real.* has no split 'test'. Splits: validation"
     ):

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("tensorflow")
 
 from keras_vit.data import sources  # noqa: E402
+from keras_vit.data.reading import Unreadable  # noqa: E402
 from keras_vit.evaluate.label_sets import LabelSets, best_ranks, label_set_accuracy  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
@@ -140,6 +141,9 @@ def test_an_unreadable_image_is_left_out_and_counted(tmp_path):
     assert (found["real/top1"], found["real/images"], found["real/unreadable"]) == (0.5, 2, 1)
     with pytest.raises(ValueError, match=r"1\.png cannot be read: cannot identify image file"):
         label_set_accuracy(nearest_shade(), sets, strict=True)
+    unreadable = Unreadable(sets.counted)
+    assert label_set_accuracy(nearest_shade(), sets, unreadable=unreadable) == found
+    assert unreadable.places == [str(tmp_path / "class 0" / "1.png")]
 
 
 def test_a_model_with_other_classes_is_refused():

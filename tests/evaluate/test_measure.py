@@ -20,6 +20,7 @@ from keras_vit.commands import evaluate  # noqa: E402
 from keras_vit.data import sources, transforms  # noqa: E402
 from keras_vit.devices import DevicesConfig  # noqa: E402
 from keras_vit.evaluate.crop import choose_crop
+from keras_vit.evaluate.imagenet_sets import objectnet_classes  # noqa: E402
 from keras_vit.evaluate.label_sets import LabelSets  # noqa: E402
 from keras_vit.evaluate.measure import (
     _match_published,
@@ -170,6 +171,35 @@ def test_real_labels_are_measured_with(tmp_path: Path, capsys: pytest.CaptureFix
     assert "top-1 accuracy 50.00 %" in said and "excluded, without a correct class 1" in said
     assert "pre-trained on imagenet21k 88.35 % (Table 5, 384 px)" in said
     assert "88.35 % (Table 5, 384 px)" in (tmp_path / "report" / "report.md").read_text()
+    (tmp_path / "val" / "ILSVRC2012_val_00000003.png").unlink()
+    assert find_test_set(tmp_path / "val", 1000, real=tmp_path / "real.json").published == ""
+    # A damaged image is named; one that is not counted is not read.
+    save(tmp_path / "val" / "ILSVRC2012_val_00000003.png", COLORS["red"])
+    for number in (2, 3):
+        (tmp_path / "val" / f"ILSVRC2012_val_{number:08}.png").write_bytes(b"no image")
+    found = measure(
+        model, tmp_path / "val", real=tmp_path / "real.json", output=tmp_path / "report"
+    )
+    assert (found["real/top1"], found["real/images"], found["real/unreadable"]) == (1.0, 1, 1)
+    printed = capsys.readouterr().out.partition("Left out, 1: ")[2]
+    skipped = (tmp_path / "report" / "report.md").read_text().partition("## Skipped files")[2]
+    for text in (printed, skipped):
+        assert "ILSVRC2012_val_00000002.png" in text and "00000003" not in text
+
+
+def test_objectnet_names_what_it_cannot_read(tmp_path: Path, capsys: pytest.CaptureFixture):
+    for name in (*objectnet_classes(), "air_freshener"):
+        save(tmp_path / "images" / name / "1.png", COLORS["red"])
+    assert find_test_set(tmp_path, 1000, is_objectnet=True).published == "objectnet"
+    (tmp_path / "images" / "banana" / "2.png").write_bytes(b"no image")
+    model = model_of(tmp_path / "model.keras", ["red"], classes=1000)
+    found = measure(model, tmp_path, is_objectnet=True)
+    assert (found["objectnet/images"], found["objectnet/unreadable"]) == (113, 1)
+    assert "Left out, 1: cannot identify image file (1: 2.png)" in capsys.readouterr().out
+    for number in (1, 2):
+        (tmp_path / "images" / "banana" / f"{number}.png").unlink()
+    (tmp_path / "images" / "banana").rmdir()
+    assert find_test_set(tmp_path, 1000, is_objectnet=True).published == ""
 
 
 def test_published_numbers_are_those_of_the_model_and_the_data():
@@ -337,7 +367,7 @@ def test_label_sets_are_measured_as_asked(tmp_path: Path, monkeypatch):
         raise Seen
 
     images = sources.arrays(np.zeros((1, 8, 8, 3), np.uint8), np.zeros(1, int), ["a", "b", "c"])
-    sets = LabelSets(source=images, right=((0,),))
+    sets = LabelSets(source=images.subset([0, 0]), right=((), (0,)))
     monkeypatch.setattr(module.classifier, "build", lambda *_: network)
     monkeypatch.setattr(module.classifier, "names_for", lambda *_: ())
     monkeypatch.setattr(module, "find_test_set", lambda *_, **__: module.TestSet(images=sets))
@@ -348,7 +378,9 @@ def test_label_sets_are_measured_as_asked(tmp_path: Path, monkeypatch):
             measure("ViT_Ti16", "x", strict=True, is_objectnet=is_objectnet, **options)
         named = seen.pop()
         assert named.pop("devices").num_replicas
-        assert named == {**options, "strict": True, "prefix": prefix}
+        unreadable = named.pop("unreadable")
+        assert unreadable.strict and unreadable.source.num_examples == 1  # the counted one
+        assert named == {**options, "prefix": prefix}
 
 
 def test_counts_of_zero_are_left_out_of_a_table_and_an_accuracy_of_zero_is_not():
