@@ -81,12 +81,14 @@ COMMAND = Command(
     summary="measure the accuracy of a classifier on a test set; every image counts once",
     example=f"{PROGRAM} evaluate --data=imagenet/val --model=ViT_B16 --weights=imagenet --output=report",
     details=(
-        "--data contains one folder of images per class. Folder names are ImageNet's WordNet ids, "
-        "the numbers of\n"
-        "ImageNet-v2, or the classes in classes.txt in the folder of the weights. With "
-        "--real=real.json the command\n"
-        "measures ImageNet ReaL. The results are followed by the model's published results. Images "
-        "that cannot be\n"
-        "read are listed and counted; with --strict the first one is an error."
+        "--data contains one folder of images per class. Their names are matched with classes.txt in "
+        "the folder of the\n"
+        "weights. Without this file, they may be ImageNet's WordNet ids or the numbers of "
+        "ImageNet-v2; other folders are\n"
+        "taken in alphabetical order. With --real=real.json the command measures ImageNet ReaL. The "
+        "results are followed\n"
+        "by the model's published results. Images that cannot be read are listed and counted; with "
+        "--strict the first one\n"
+        "is an error."
     ),
 )

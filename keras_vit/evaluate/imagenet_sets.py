@@ -252,6 +252,28 @@ def objectnet_classes() -> dict[str, tuple[int, ...]]:
     }
 
 
+def imagenet_classes(names: Sequence[str]) -> list[int] | None:
+    """Returns the classes of ImageNet that 1000 names stand for; None if they are other names.
+
+    Args:
+        names: WordNet ids or class numbers in any order, or the readable names of this package in
+            ImageNet's order. Two of these are the same word, so their order counts.
+
+    Example:
+        >>> imagenet_classes(["tench", "goldfish"]) is None
+        True
+        >>> imagenet_classes([str(number) for number in reversed(range(1000))])[:3]
+        [999, 998, 997]
+    """
+    if tuple(names) == _read_names():
+        return list(range(_NUM_CLASSES))
+    place = {
+        wordnet_id: label for label, (wordnet_id, _) in enumerate(_read_rows("imagenet2012.tsv"))
+    } | {str(label): label for label in range(_NUM_CLASSES)}
+    classes = [place.get(name, -1) for name in names]
+    return classes if sorted(classes) == list(range(_NUM_CLASSES)) else None
+
+
 def _crop_border(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     pixels = decode(image, tf.constant([0, 0]))
     return pixels[_OBJECTNET_BORDER:-_OBJECTNET_BORDER, _OBJECTNET_BORDER:-_OBJECTNET_BORDER], label

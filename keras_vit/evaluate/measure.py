@@ -19,6 +19,7 @@ from keras_vit.devices import DevicesConfig, connect
 from keras_vit.drawing import check_can_draw
 from keras_vit.evaluate import classifier, plots
 from keras_vit.evaluate.accuracy import Answers, answer
+from keras_vit.evaluate.class_order import relabel, relabel_sets
 from keras_vit.evaluate.crop import choose_crop
 from keras_vit.evaluate.imagenet_sets import (
     by_wordnet_id,
@@ -50,6 +51,7 @@ _NUM_IMAGES = {
     "pets": 3669,
     "flowers102": 6149,
 }
+_IMAGENET_ORDER = "ImageNet's 1000 classes in ImageNet's order"
 _WORDS = {
     "top1": "top-1 accuracy",
     "top5": "top-5 accuracy",
@@ -69,12 +71,15 @@ class TestSet:
     Attributes:
         images: Images with one correct class each, or with sets of correct classes.
         published: Its name in `keras_vit.paper`, or "" if there are no published results.
+        assumed: The classes that the model was assumed to have, in words; "" if they were matched by
+            name.
     """
 
     __test__ = False  # pytest would collect the class by its name
 
     images: Source | LabelSets
     published: str = ""
+    assumed: str = ""
 
     @property
     def source(self) -> Source:
@@ -169,6 +174,7 @@ def measure(
             published=published_rows(Path(model).stem, test.published, size[0]),
             conditions=f"{size[0]} x {size[1]} pixels {taken}, {eval_crop}, {precision}, {place.description}",
             reasons=reasons,
+            assumption=_describe_assumption(model if is_file(model) else weights, names, test),
         )
         print(report.text(), flush=True)
         if output is not None:
@@ -186,8 +192,10 @@ def find_test_set(
 ) -> TestSet:
     """Opens a test set with the classes of a model.
 
-    For a model with 1000 classes, folders named by WordNet ids or numbers are ImageNet's classes.
-    Folders named as the classes of the model are sorted in its order.
+    If the names of the model's classes are known, those of the test set are matched by name, see
+    `keras_vit.evaluate.class_order`. Otherwise the classes are in the order of the test set. Folders
+    are sorted by name, except that folders named by WordNet ids or numbers are ImageNet's classes
+    for a model with 1000 classes. `assumed` of the result states the order.
 
     Args:
         data, real, is_objectnet: As in `measure`.
@@ -205,41 +213,59 @@ def find_test_set(
     if text.startswith("tfds:"):
         name, split = _parse_tfds(text)
         if name.startswith("imagenet2012_real"):
-            return _make_label_sets(imagenet_real_tfds(split), "imagenet_real")
-        return _match_published(
-            sources.tfds(name, split), _PUBLISHED_OF.get(name.partition(":")[0], "")
-        )
+            return _make_label_sets(imagenet_real_tfds(split), "imagenet_real", names)
+        source, dataset = sources.tfds(name, split), _PUBLISHED_OF.get(name.partition(":")[0], "")
+        if names:
+            return _match_published(relabel(source, names), dataset)
+        return _match_published(source, dataset, f"those of {source.name}, in its order")
     if real is not None:
-        return _make_label_sets(imagenet_real(data, real), "imagenet_real")
+        return _make_label_sets(imagenet_real(data, real), "imagenet_real", names)
     if is_objectnet:
-        return _make_label_sets(objectnet(data), "objectnet")
+        return _make_label_sets(objectnet(data), "objectnet", names)
     folder = folders.to_measure_on(data)
     source = sources.image_folder(folder)
-    classes = source.class_names
-    if num_classes == 1000 and all(is_wordnet_id(name) for name in classes):
+    known = [key for key in _PUBLISHED_OF.values() if key in folder.parts]
+    classes, dataset = source.class_names, known[-1] if known else ""
+    is_imagenet = num_classes == 1000 and all(is_wordnet_id(name) for name in classes)
+    if is_imagenet:
         if len(classes) < num_classes:
             logging.warning(
                 "%s has %d of ImageNet's 1,000 classes. Predictions may be any of the 1,000.",
                 text,
                 len(classes),
             )
-        return _match_published(by_wordnet_id(source), "imagenet")
+        dataset = "imagenet"
+    if names:  # first, since an own model may have 1000 classes in another order
+        return _match_published(relabel(source, names), dataset)
+    if is_imagenet:
+        return _match_published(by_wordnet_id(source), dataset, _IMAGENET_ORDER)
     if num_classes == 1000 and all(name.isdecimal() for name in classes):
-        return TestSet(images=imagenet_v2(folder))
-    if names:
-        source = _relabel(source, names)
-    known = [key for key in _PUBLISHED_OF.values() if key in folder.parts]
-    return _match_published(source, known[-1] if known else "")
+        return TestSet(images=imagenet_v2(folder), assumed=_IMAGENET_ORDER)
+    return _match_published(source, dataset, "the folders in alphabetical order")
 
 
-def _make_label_sets(sets: LabelSets, dataset: str) -> TestSet:
-    return TestSet(images=sets, published=dataset if sets.is_complete else "")
+def _make_label_sets(sets: LabelSets, dataset: str, names: Sequence[str]) -> TestSet:
+    return TestSet(
+        images=relabel_sets(sets, names) if names else sets,
+        published=dataset if sets.is_complete else "",
+        assumed="" if names else _IMAGENET_ORDER,
+    )
 
 
-def _match_published(source: Source, dataset: str) -> TestSet:
+def _match_published(source: Source, dataset: str, assumed: str = "") -> TestSet:
     """Adds the name for published results if the number of images is that of the whole test set."""
     is_whole = source.num_examples == _NUM_IMAGES.get(dataset)
-    return TestSet(images=source, published=dataset if is_whole else "")
+    return TestSet(images=source, published=dataset if is_whole else "", assumed=assumed)
+
+
+def _describe_assumption(own: str | os.PathLike | None, names: Sequence[str], test: TestSet) -> str:
+    """Returns a sentence on the order of the classes of an own file without names, or ""."""
+    if names or own is None or not Path(own).expanduser().is_file():
+        return ""
+    return (
+        f"There is no classes.txt beside {Path(own).name}: the classes of the model were taken to "
+        f"be {test.assumed}."
+    )
 
 
 def published_rows(model: str, dataset: str, image_size: int) -> list[paper.Published]:
@@ -249,7 +275,12 @@ def published_rows(model: str, dataset: str, image_size: int) -> list[paper.Publ
 
 @dataclass(frozen=True, kw_only=True)
 class _Report:
-    """Text and report of an evaluation; `reasons` maps unreadable images to the reasons."""
+    """Text and report of an evaluation.
+
+    Attributes:
+        reasons: Maps unreadable images to the reasons.
+        assumption: A sentence on the order of the classes, or "".
+    """
 
     name: str
     test: TestSet
@@ -257,6 +288,7 @@ class _Report:
     published: list[paper.Published]
     conditions: str
     reasons: dict[str, str]
+    assumption: str
 
     def rows(self) -> list[tuple[str, str]]:
         return [
@@ -275,7 +307,8 @@ class _Report:
     def text(self) -> str:
         rows = self.rows()
         width = max(len(left) for left, _ in rows)
-        lines = [self.name, f"{self.test.source.name}: {self.conditions}", ""]
+        lines = [self.name, f"{self.test.source.name}: {self.conditions}"]
+        lines += [*filter(None, [self.assumption]), ""]
         lines += [f"  {left:<{width}}  {right}" for left, right in rows]
         return "\n".join([*lines, *filter(None, [group_by_reason(self.left_out())])])
 
@@ -289,7 +322,7 @@ class _Report:
         write_json(folder / "results.json", self.numbers)
         page = [f"# {self.name} on {self.test.source.name}", f"```sh\n{_format_command()}\n```"]
         page += [headline(answers)] if answers else []
-        page += [self.conditions, table(["", ""], self.rows())]
+        page += [self.conditions, *filter(None, [self.assumption]), table(["", ""], self.rows())]
         if answers:
             pictures = write_pictures(answers, folder)
             plots.draw_calibration(folder / "calibration.png", *answers.calibration())
@@ -321,33 +354,6 @@ def _format_value(key: str, value: float) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4f}" if key == "loss" else f"{100 * value:.2f} %"
-
-
-def _relabel(source: Source, names: Sequence[str]) -> Source:
-    """Returns the images with the classes of the model, of which the test set may have a subset.
-
-    A folder is a class if its name equals that of the class, also after `to_one_line`, with which
-    `classes.txt` is written.
-    """
-    places: dict[str, list[int]] = {}
-    for number, name in enumerate(names):
-        places.setdefault(name, []).append(number)
-    lines = [name if name in places else to_one_line(name) for name in source.class_names]
-    unknown = [line for line in lines if line not in places]
-    if unknown:
-        raise ValueError(
-            f"{len(unknown)} of the {len(source.class_names)} classes of {source.name} are not "
-            f"among the {len(names)} classes of the model: {', '.join(unknown[:10])}. The model's "
-            f"classes are in classes.txt: {', '.join(names[:10])}."
-        )
-    repeated = [line for line in lines if len(places[line]) > 1]
-    if repeated:
-        raise ValueError(
-            f"classes.txt contains a name of {source.name} more than once: "
-            f"{', '.join(repeated[:10])}. Give each class a name of its own, in classes.txt and "
-            f"in the folder."
-        )
-    return source.relabelled([places[line][0] for line in lines], names)
 
 
 def _parse_tfds(text: str) -> tuple[str, str]:

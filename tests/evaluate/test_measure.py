@@ -121,6 +121,38 @@ def test_the_classes_of_the_model_decide_the_order(
         measure(model, colors)
 
 
+def test_the_order_is_said_when_it_is_not_known(
+    colors: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    model = model_of(tmp_path / "model" / "model.keras", ["blue", "green", "red"])
+    measure(model, colors, output=tmp_path / "report")
+    page = (tmp_path / "report" / "report.md").read_text()
+    words = "no classes.txt beside model.keras: the classes of the model were taken to be the "
+    for text in (capsys.readouterr().out, page):
+        assert f"{words}folders in alphabetical order." in text
+    model.with_name("classes.txt").write_text("blue\ngreen\nred\n", encoding="utf-8")
+    measure(model, colors, output=tmp_path / "report")
+    page = (tmp_path / "report" / "report.md").read_text()
+    assert "classes.txt" not in capsys.readouterr().out + page
+
+
+def test_classes_of_tensorflow_datasets_are_matched_by_name(
+    tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture
+):
+    images = np.array(list(COLORS.values()), np.uint8)[:, None, None]
+    data = sources.arrays(images, np.arange(3), [*COLORS], name="colors test")
+    monkeypatch.setattr(sources, "tfds", lambda *_: data)
+    model = model_of(tmp_path / "model.keras", ["blue", "green", "red"])
+    assert measure(model, "tfds:colors:test")["top1"] == pytest.approx(1 / 3)
+    assert "taken to be those of colors test, in its order." in capsys.readouterr().out
+    model.with_name("classes.txt").write_text("blue\ngreen\nred\n", encoding="utf-8")
+    assert measure(model, "tfds:colors:test")["top1"] == 1
+    assert "classes.txt" not in capsys.readouterr().out
+    model.with_name("classes.txt").write_text("blue\ngreen\nRed\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="1 of the 3 classes of colors test .* of the model: red"):
+        measure(model, "tfds:colors:test")
+
+
 def test_names_of_folders_are_found_in_the_file_of_one_line_for_each_class(
     colors: Path, tmp_path: Path
 ):
@@ -153,7 +185,24 @@ def test_wordnet_ids_and_numbers_are_imagenet_s_for_a_model_of_a_thousand(tmp_pa
     assert len(find_test_set(tmp_path / "ids", 2).source.class_names) == 2
     for name in ("10", "9"):
         save(tmp_path / "numbers" / name / "1.png", (1, 2, 3))
-    assert find_test_set(tmp_path / "numbers", 1000).source.labels.tolist() == [10, 9]
+    found = find_test_set(tmp_path / "numbers", 1000)
+    assert found.source.labels.tolist() == [10, 9] and "ImageNet's order" in found.assumed
+
+
+def test_the_names_of_a_model_of_a_thousand_come_before_imagenet_s(tmp_path: Path):
+    """Fine-tuned on folders 0 to 999, which are sorted as text."""
+    for name in ("10", "9"):
+        save(tmp_path / "numbers" / name / "1.png", (1, 2, 3))
+    names = sorted(map(str, range(1000)))
+    found = find_test_set(tmp_path / "numbers", 1000, names=names)
+    assert [names[label] for label in found.source.labels] == ["10", "9"] and not found.assumed
+    with pytest.raises(ValueError, match="not among the 1000 classes of the model: 10, 9"):
+        find_test_set(tmp_path / "numbers", 1000, names=[f"my {name}" for name in names])
+    save(tmp_path / "val" / "ILSVRC2012_val_00000001.png", (1, 2, 3))
+    (tmp_path / "real.json").write_text("[[10, 9]]")
+    found = find_test_set(tmp_path / "val", 1000, names=names, real=tmp_path / "real.json")
+    assert [names[label] for label in found.images.right[0]] == ["10", "9"]
+    assert found.published == "imagenet_real" and not found.assumed
 
 
 def test_real_labels_are_measured_with(tmp_path: Path, capsys: pytest.CaptureFixture):
