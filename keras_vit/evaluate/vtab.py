@@ -40,7 +40,7 @@ from keras_vit.evaluate.vtab_tasks import (
     task_sources,
 )
 from keras_vit.suggestions import did_you_mean
-from keras_vit.writing import write_text
+from keras_vit.writing import group_by_reason, write_text
 
 # Share of a folder without a test set that is used as test set, as in VTAB for EuroSAT and Resisc45.
 HELD_OUT = 0.2
@@ -311,7 +311,16 @@ def _describe_work(todo: Sequence[Job], count: int) -> str:
             and (count := job.sources().train_and_validation.num_examples) < whole_task
         ):
             lines += [f"  {job.title} has only {count} training images instead of {whole_task}"]
+    for job in todo:
+        if job.group == OWN and (left_out := _summarize_left_out(job.sources())):
+            lines += [f"  {job.title}: {left_out}"]
     return "\n".join(lines)
+
+
+def _summarize_left_out(opened: TaskSources) -> str:
+    # Both parts of a folder without a test set list the files of the whole folder.
+    files = (*opened.train_and_validation.left_out, *opened.test.left_out)
+    return group_by_reason(dict.fromkeys(files))
 
 
 def _get_data(todo: Sequence[Job], skip_missing: bool) -> dict[str, str]:
@@ -356,4 +365,5 @@ def _run(job: Job, adapt: Adapt, folder: Path, part: str, measure: Measure) -> R
         learned_from=learned.num_examples,
         measured_on=part,
         numbers=numbers,
+        left_out=_summarize_left_out(opened) if job.group == OWN else "",
     )

@@ -62,6 +62,7 @@ class Result:
         measured_on: "test" or "validation".
         numbers: Metrics of `keras_vit.evaluate.accuracy`: "top1" (a share), "images", "unreadable"
             and more.
+        left_out: Summary of the files of an own folder that are not examples, or "".
     """
 
     task: str
@@ -71,6 +72,7 @@ class Result:
     learned_from: int
     measured_on: str
     numbers: Mapping[str, float]
+    left_out: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +221,9 @@ def _make_page(
     rows = [[mean.title, *_format_percents(mean.ours, mean.paper, labels)] for mean in found]
     page = [f"# VTAB-1k: {cell(title)}", _make_headline(results, found[0])]
     page += [table(["mean of", "this run", *labels], rows), "![Means and all tasks](vtab.png)"]
-    page += ["## Tasks", _make_task_table(results), *_list_not_run(results, left_out)]
+    page += ["## Tasks", _make_task_table(results)]
+    page += [f"{cell(each.title)}: {each.left_out}" for each in results if each.left_out]
+    page += _list_not_run(results, left_out)
     return [*page, "## Setting", table(["field", "value"], facts.items())]
 
 

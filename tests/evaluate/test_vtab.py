@@ -373,6 +373,30 @@ def test_a_small_folder_of_your_own_is_said_to_be_small(tmp_path, capsys):
     assert "fewer training images: pets from 24" in (tmp_path / "run" / "vtab.md").read_text()
 
 
+def test_what_was_left_out_of_a_folder_of_your_own_is_said(tmp_path, capsys):
+    touch(tmp_path / "pets" / "train", cat=20, dog=10)
+    touch(tmp_path / "pets" / "test", cat=3, dog=2, owl=4)
+    (tmp_path / "pets" / "train" / "cat" / "notes.txt").touch()
+    touch(tmp_path / "birds", finch=10, wren=10)
+    (tmp_path / "birds" / "wren" / "notes.txt").touch()  # a fifth is held out: listed once
+    run(
+        Notes(),
+        tmp_path / "run",
+        *jobs([f"folder:{tmp_path}/{name}" for name in ("pets", "birds")]),
+    )
+    said, page = capsys.readouterr().out, (tmp_path / "run" / "vtab.md").read_text()
+    for text in (said, page):
+        (line,) = (line for line in text.splitlines() if line.strip().startswith("pets: Left out"))
+        assert "Left out, 2: " in line and "not a class of the training set, 4 photos" in line
+        assert "notes.txt" in line
+        assert "birds: Left out, 1: not a photo by its suffix, .txt (1: notes.txt)." in text
+    finished = tmp_path / "run" / "own_pets" / "result.json"
+    result = json.loads(finished.read_text())
+    assert "notes.txt" in result.pop("left_out")
+    finished.write_text(json.dumps(result))  # as an earlier version wrote it
+    assert vtab_report.read_result(finished.parent).left_out == ""
+
+
 # Means and report
 
 
