@@ -311,7 +311,22 @@ def test_knn_gives_the_number_known_beforehand(root: Path, tmp_path: Path):
     ]
 
 
+def test_random_weights_are_those_of_the_run_before(root: Path, tmp_path: Path):
+    options = ["--model=ViT_Ti16", "--weights=none", "--image_size=16", "--neighbors=1"]
+    command = [*options, f"--data={root}/colors", f"--workdir={tmp_path}"]
+    done("knn", *command)
+    before = stamps(tmp_path, "features/*/*/*.npy")
+    done("knn", *command)
+    assert len(before) == 6 and stamps(tmp_path, "features/*/*/*.npy") == before
+
+
 FROZEN_MISTAKES = {
+    "a precision": (
+        "knn",
+        "{root}/colors",
+        ["--precision=mixed_bfloat16"],
+        "model.keras computes in the precision with which it was saved: omit `--precision`.",
+    ),
     "neighbors": ("knn", "{root}/colors", ["--neighbors=1,few"], "`--neighbors` takes integers"),
     "too many neighbors": (
         "knn",

@@ -124,7 +124,7 @@ def test_features_are_used_as_the_flags_say(given, call, script, flags, expected
 
 
 def test_features_are_computed_where_and_how_the_flags_say(given: tuple[str, ...]):
-    where = ("--devices=one", "--precision=mixed_bfloat16")
+    where = ("--devices=one", "--precision=mixed_bfloat16", "--model=ViT_Ti16", "--weights=none")
     watched = (f"{ROOT}/tests/watched_script.py", "keras_vit.devices", "connect", "knn")
     done = run(*watched, *given, *where)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -3,7 +3,8 @@
 `--data` takes data sets, separated by commas. Each is a folder with `train/<class>` and
 `test/<class>` (or `val/<class>`); a folder of classes, of which a fifth is held out as test set; or
 tfds:NAME:TRAIN:TEST, such as tfds:cifar100:train:test. `--model` takes a model name, with
-`--weights` (a tag, a file, a URL, or `none` for random weights), or a file model.keras.
+`--weights` (a tag, a file, a URL, or `none` for random weights, the same in every run), or a file
+model.keras.
 """
 
 import re
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import keras
 import numpy as np
 from absl import flags
 
@@ -55,7 +57,8 @@ _DEVICES = flags.DEFINE_enum(
     "devices", "auto", ["auto", "one", "mirrored", "tpu"], "Devices to compute on."
 )
 _PRECISION = flags.DEFINE_enum(
-    "precision", "float32", ["float32", "mixed_bfloat16", "mixed_float16"], "Dtype policy."
+    *("precision", "float32", ["float32", "mixed_bfloat16", "mixed_float16"]),
+    "Dtype policy. A file model.keras has its own.",
 )
 
 HELD_OUT = 0.2  # share of each class that becomes the test set, if a folder has none
@@ -92,6 +95,10 @@ def frozen() -> Iterator[Frozen]:
         raise ValueError("`--data` is empty: name at least one data set.")
     if not is_file(_MODEL.value):
         list_weights(_MODEL.value)  # raises an error if the model is unknown
+    elif _PRECISION.value != "float32":
+        raise ValueError(
+            f"{_MODEL.value} computes in the precision with which it was saved: omit `--precision`."
+        )
     pairs = {_get_short_name(words): _make_sources(words) for words in _DATA.value}
     if len(pairs) < len(_DATA.value):
         names = ", ".join(map(_get_short_name, _DATA.value))
@@ -101,6 +108,7 @@ def frozen() -> Iterator[Frozen]:
     devices = connect(DevicesConfig(kind=_DEVICES.value, precision=_PRECISION.value))
     size = None if _IMAGE_SIZE.value is None else (_IMAGE_SIZE.value,) * 2
     crop = choose_crop(_CROP.value, _MODEL.value, _WEIGHTS.value)
+    keras.utils.set_random_seed(0)  # so that a rerun has the same random weights
     with devices.scope():
         model = representation(_MODEL.value, _WEIGHTS.value, size, _PIXELS.value)
     if devices.is_chief:
