@@ -14,7 +14,7 @@ of `--data` and `--model` see `command_line/frozen_features.py`.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import command_line.native_logs
 
@@ -41,17 +41,21 @@ def main(_: list[str]) -> None:
     check_can_draw()
     shots, seeds, ridges = _parse_integers(_SHOTS), _parse_integers(_SEEDS), _parse_ridges()
     results: dict[str, FewshotResult] = {}
+    seen: list[frozen_features.Frozen] = []
     for data in frozen_features.frozen():
+        seen.append(data)
         arrays = (data.train.values, data.train.labels, data.test.values, data.test.labels)
         names = data.train.class_names
         results[data.name] = fewshot(
             *arrays, class_names=names, shots=shots, seeds=seeds, ridges=ridges
         )
-        write_report(results)
+        write_report(results, seen)
     print((frozen_features.workdir() / "fewshot.md").read_text(encoding="utf-8"))
 
 
-def write_report(results: Mapping[str, FewshotResult]) -> None:
+def write_report(
+    results: Mapping[str, FewshotResult], seen: Sequence[frozen_features.Frozen]
+) -> None:
     """Writes the report of the results so far."""
     folder, chosen = frozen_features.workdir(), select_ridge(results)
     first = next(iter(results.values()))
@@ -77,6 +81,7 @@ def write_report(results: Mapping[str, FewshotResult]) -> None:
         *["Without a deviation: all draws are the same images, since no class has more."]
         * any(len(each.seeds) > 1 and not all(each.draws_differ) for each in results.values()),
         "![](fewshot.png)",
+        *frozen_features.describe(seen),
     ]
     if "imagenet" in results and 5 in first.shots:
         percent = POSITION_EMBEDDINGS["learned_1d", "stem"]

@@ -15,7 +15,7 @@ the bias for a Dense layer. For the values of `--data` and `--model` see
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import command_line.native_logs
 
@@ -38,8 +38,10 @@ flags.adopt_module_key_flags(frozen_features)  # so that --help shows them
 def main(_: list[str]) -> None:
     """Evaluates on every data set, and writes the report after each."""
     results: dict[str, ProbeResult] = {}
+    seen: list[frozen_features.Frozen] = []
     probe = streaming_probe if _STREAMING.value else linear_probe
     for data in frozen_features.frozen():
+        seen.append(data)
         arrays = (data.train.values, data.train.labels, data.test.values, data.test.labels)
         options = {
             "class_names": data.train.class_names,
@@ -49,11 +51,13 @@ def main(_: list[str]) -> None:
         result = results[data.name] = probe(*arrays, **options)
         with write_atomically(frozen_features.workdir() / f"{data.name}.npz") as partial:
             np.savez(partial, kernel=result.kernel, bias=result.bias)
-        write_report(results)
+        write_report(results, seen)
     print((frozen_features.workdir() / "probe.md").read_text(encoding="utf-8"))
 
 
-def write_report(results: Mapping[str, ProbeResult]) -> None:
+def write_report(
+    results: Mapping[str, ProbeResult], seen: Sequence[frozen_features.Frozen]
+) -> None:
     """Writes the report of the results so far."""
     folder = frozen_features.workdir()
     rows = [
@@ -67,6 +71,7 @@ def write_report(results: Mapping[str, ProbeResult]) -> None:
         f"The regularization was chosen on {_DEV_SHARE.value:.0%} of each class of the training "
         f"set:",
         *(_make_choice_table(name, one) for name, one in results.items()),
+        *frozen_features.describe(seen),
     ]
     write_text(folder / "probe.md", "\n\n".join(page) + "\n")
     lines = []

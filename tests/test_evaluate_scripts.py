@@ -311,6 +311,50 @@ def test_knn_gives_the_number_known_beforehand(root: Path, tmp_path: Path):
     ]
 
 
+def test_reports_state_their_images_and_how_they_were_read(few: Fewshot, probe: Probe, root: Path):
+    """All colours are plain, so each of the ten test images has the features of a training image."""
+
+    def count_equal(data: str) -> int:
+        train, test = (
+            np.load(few.workdir / "features" / data / part / "features.npy")
+            for part in ("train", "test")
+        )
+        return int((test[:, None] == train[None]).all(axis=2).any(axis=1).sum())
+
+    assert count_equal("colors") == 10
+    for page in (few.first.page, few.again.page, probe.page):
+        assert "Images: 8 x 8 pixels, `--crop=resize_crop` (the whole image to a square" in page
+        assert "then the central crop), float32." in page
+        header = (
+            "| data | training images | test images | unreadable | test images also in training |"
+        )
+        assert header in page and "| colors | 36 | 10 | 0 | 10 |" in page
+        assert f"| shades | 72 | 18 | 0 | {count_equal('shades')} |" in page
+        assert "features exactly equal to those of a training image: probably the same" in page
+        assert "Left out" not in page
+
+
+def test_what_was_left_out_is_said(root: Path, tmp_path: Path):
+    data = tmp_path / "messy"
+    shutil.copytree(root / "colors", data)
+    save(data / "test" / "white" / "0.png", (255, 255, 255))
+    (data / "train" / "red" / "notes.txt").touch()
+    (data / "train" / "red" / "broken.png").write_bytes(b"no image")
+    (data / "test" / "blue" / "broken too.png").write_bytes(b"no image")
+    model = f"--model={root}/right/model.keras"
+    options = [model, f"--data={data}", f"--workdir={tmp_path}/knn", "--neighbors=1"]
+    for crop in ("--crop=central:0.875", "--crop=central:0.875"):  # computed, and read again
+        said = done("knn", *options, crop).stdout
+        page = (tmp_path / "knn" / "knn.md").read_text()
+        assert "| messy | 90.00 |" in page and "| messy | 36 | 10 | 2 | 10 |" in page
+        assert "`--crop=central:0.875` (the central square of 0.875 of the shorter side" in page
+        for text in (page, said.removesuffix(page + "\n")):
+            (line,) = (one for one in text.splitlines() if one.startswith("messy: Left out, 4: "))
+            for name in ("notes.txt", "broken.png", "broken too.png"):
+                assert name in line
+            assert "not a class of the training set, 1 photos" in line
+
+
 def test_random_weights_are_those_of_the_run_before(root: Path, tmp_path: Path):
     options = ["--model=ViT_Ti16", "--weights=none", "--image_size=16", "--neighbors=1"]
     command = [*options, f"--data={root}/colors", f"--workdir={tmp_path}"]

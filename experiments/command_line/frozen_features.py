@@ -8,7 +8,7 @@ model.keras.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,14 +18,18 @@ from absl import flags
 
 from keras_vit import list_weights
 from keras_vit.data import folders, sources
+from keras_vit.data.reading import read_record
 from keras_vit.data.sources import Source
+from keras_vit.data.transforms import describe_crop
 from keras_vit.devices import DevicesConfig, connect
 from keras_vit.evaluate import Features, extract
 from keras_vit.evaluate.classifier import representation
 from keras_vit.evaluate.crop import choose_crop
+from keras_vit.evaluate.labelled import count_repeated
 from keras_vit.keras_file import is_file
 from keras_vit.pixels import RANGES, describe_pixels
 from keras_vit.weights.secrets import without_secrets
+from keras_vit.writing import group_by_reason, table
 
 _DATA = flags.DEFINE_list(
     "data", None, "Folders or tfds:NAME:TRAIN:TEST, separated by commas.", required=True
@@ -66,11 +70,24 @@ HELD_OUT = 0.2  # share of each class that becomes the test set, if a folder has
 
 @dataclass(frozen=True, kw_only=True)
 class Frozen:
-    """The features of a data set."""
+    """The features of a data set, and what reports state about its images.
+
+    Attributes:
+        name: Short name.
+        train, test: Features of the readable images.
+        num_unreadable: Number of training and test images that cannot be read.
+        left_out: Summary of the files that were left out, with reasons, or "".
+        num_repeated: Number of test images with exactly the features of a training image.
+        conditions: Image size, crop and precision.
+    """
 
     name: str
     train: Features
     test: Features
+    num_unreadable: int
+    left_out: str
+    num_repeated: int
+    conditions: str
 
 
 def workdir() -> Path:
@@ -84,9 +101,37 @@ def title() -> str:
     return f"{_MODEL.value}{weights}, {_LAYER.value}"
 
 
+def describe(seen: Sequence[Frozen]) -> list[str]:
+    """Returns the paragraphs of a report on the images of the data sets, and how they were read."""
+    rows = [
+        [
+            one.name,
+            f"{len(one.train.labels):,}",
+            f"{len(one.test.labels):,}",
+            f"{one.num_unreadable:,}",
+            f"{one.num_repeated:,}",
+        ]
+        for one in seen
+    ]
+    header = [
+        "data",
+        "training images",
+        "test images",
+        "unreadable",
+        "test images also in training",
+    ]
+    page = [f"Images: {seen[0].conditions}.", table(header, rows)]
+    if any(one.num_repeated for one in seen):
+        page += [
+            "Test images that are also in training have features exactly equal to those of a training "
+            "image: probably the same image."
+        ]
+    return page + [f"{one.name}: {one.left_out}" for one in seen if one.left_out]
+
+
 def frozen() -> Iterator[Frozen]:
     """Yields the features of each data set. Features that `--workdir` already holds are not
-    computed again.
+    computed again. Prints which files were left out.
 
     Raises:
         ValueError: If a flag is wrong; before anything is computed.
@@ -111,8 +156,11 @@ def frozen() -> Iterator[Frozen]:
     keras.utils.set_random_seed(0)  # so that a rerun has the same random weights
     with devices.scope():
         model = representation(_MODEL.value, _WEIGHTS.value, size, _PIXELS.value)
+    height, width = size or model.input_shape[1:3]
     if devices.is_chief:
-        print(describe_pixels(model, size or model.input_shape[1:3]), flush=True)
+        print(describe_pixels(model, (height, width)), flush=True)
+    precision = " and ".join(sorted({step.compute_dtype for step in model.layers}))
+    crop_in_words = f"`--crop={crop}` ({describe_crop(crop)})"
     for name, pair in pairs.items():
         train, test = (
             extract(
@@ -127,7 +175,31 @@ def frozen() -> Iterator[Frozen]:
             )
             for part, source in zip(("train", "test"), pair, strict=True)
         )
-        yield Frozen(name=name, train=train, test=test)
+        left_out = group_by_reason(_list_left_out(name, pair))
+        if left_out and devices.is_chief:
+            print(f"{name}: {left_out}", flush=True)
+        yield Frozen(
+            name=name,
+            train=train,
+            test=test,
+            num_unreadable=sum(source.num_examples for source in pair)
+            - len(train.labels)
+            - len(test.labels),
+            left_out=left_out,
+            num_repeated=count_repeated(train.values, test.values),
+            conditions=f"{height} x {width} pixels, {crop_in_words}, {precision}",
+        )
+
+
+def _list_left_out(name: str, pair: tuple[Source, Source]) -> list[tuple[str, str]]:
+    """Lists the files of a data set that are no examples, and its unreadable images."""
+    files = [(str(path), reason) for source in pair for path, reason in source.left_out]
+    records = (
+        workdir() / "features" / name / part / "unreadable.txt" for part in ("train", "test")
+    )
+    unreadable = [line for record in records for line in read_record(record).items()]
+    # Both parts of a folder without a test set list the files of the whole folder.
+    return [*dict.fromkeys([*files, *unreadable])]
 
 
 def _make_sources(words: str) -> tuple[Source, Source]:
