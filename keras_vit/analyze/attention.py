@@ -16,11 +16,20 @@ import keras
 import numpy as np
 
 from keras_vit.analyze.attention_arithmetic import distances_px
-from keras_vit.analyze.attention_model import AttentionMaps, AttentionSums, compiled_once, computed
+from keras_vit.analyze.attention_model import (
+    AttentionMaps,
+    AttentionSums,
+    HeadMaps,
+    compiled_once,
+    computed,
+)
 from keras_vit.analyze.attention_sites import Sites, blocks_of, find_attention
 from keras_vit.analyze.batches import Taken, batches_of, check_shape, is_array
 
 _BYTES_OF_A_STEP, _MOST_IMAGES = 64e6, 32  # the attention weights of one layer
+# Attention weights in memory during a step, besides the result, as a multiple of those of the step.
+# Measured for one image: 4.2 times the result in all.
+_COPIES_IN_A_STEP = 3
 _SECONDS_BEFORE_BAR = 2  # shorter analyses show no progress bar
 _UNKNOWN_FREE_BYTES = 8e9  # assumed if the system does not report it
 _CGROUP = Path("/sys/fs/cgroup")  # limits of a container
@@ -122,12 +131,12 @@ def attention_maps(
     image_size = (images.shape[1], images.shape[2])
     num_layers, *of_a_layer = sites.scores_shape(image_size)
     shape = (num_layers, len(images), *of_a_layer)
-    _check_memory(shape)
     rows = (
         max(1, _choose_batch_size(sites, image_size) // num_layers)
         if batch_size is None
         else batch_size
     )
+    _check_memory(shape, rows)
     maps, done = np.empty(shape, np.float32), 0
     compiled = compiled_once(model, AttentionMaps, image_size, lambda: AttentionMaps(sites))
     for batch in batches_of(images, lambda _: rows, _describe_input(sites)):
@@ -142,16 +151,24 @@ def attention_rollout(
 ) -> np.ndarray:
     """Returns the attention rollout: the share of each patch in the input of the classifier.
 
-    With a class token, this is its row of `rollout`, over the patches. With the pooling "map", it
-    is the mean of all rows, weighted by the attention of the pooling (averaged over its heads). In
-    all other cases, it is the mean of the rows of the patches.
+    It is the mean of the rows of `rollout` of those tokens that the classifier reads, over the
+    patches:
+
+    - class token: its row; in a distilled DeiT, the mean of its row and that of the distillation
+      token
+    - mean or maximum of the patches: the mean of their rows
+    - class token and mean of the patches: the mean of these two
+    - attention pooling: all rows, weighted by the attention of the pooling, averaged over its heads
+
+    Without a pooling of this package, the class token is taken, or the mean of the patches if there
+    is none.
 
     Args:
         model, images, batch_size: As in `attention_maps`.
 
     Returns:
-        (B, R, C) float32, at least 0. The sum is 1 minus the share of the class token. To show it
-        over a photo, divide by the maximum.
+        (B, R, C) float32, at least 0. The sum is 1 minus the share of the tokens before the
+        patches. To show it over a photo, divide by the maximum.
 
     Raises:
         ValueError: If the model has no attention or no grid of patches, or the images are of
@@ -168,6 +185,46 @@ def attention_rollout(
     return summarize_attention(
         model, images, batch_size=batch_size, num_rollouts=len(images)
     ).rollouts
+
+
+def head_maps(model: keras.Model, images: np.ndarray) -> np.ndarray:
+    """Returns the attention of each head to the patches, from what the classifier reads.
+
+    It is the mean of rows of `attention_maps`, weighted as in `attention_rollout`: for a class
+    token, its row. The weights are reduced in the graph, one batch at a time, so those of large
+    images need not fit into memory for all images at once.
+
+    Args:
+        model, images: As in `attention_maps`.
+
+    Returns:
+        (B, L, A, R, C) float32, at least 0. The sum over the patches is 1 minus the attention to
+        the tokens before them.
+
+    Raises:
+        ValueError: As in `attention_rollout`.
+
+    Example:
+        >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 48, 3))
+        >>> head_maps(model, np.zeros((2, 32, 48, 3), "uint8")).shape
+        (2, 12, 3, 2, 3)
+    """
+    sites = find_attention(model)
+    _check_array(images)
+    check_shape(images.shape, _describe_input(sites))
+    image_size = (images.shape[1], images.shape[2])
+    grid, rows = sites.grid(image_size), _choose_batch_size(sites, image_size)
+
+    def make() -> HeadMaps:
+        shares = sites.shares(image_size)
+        return HeadMaps(sites, shares, len(shares) - math.prod(grid))
+
+    compiled = compiled_once(model, HeadMaps, image_size, make)
+    maps = [np.zeros(0, np.float32)]
+    for batch in batches_of(images, lambda _: rows, _describe_input(sites)):
+        maps.append(computed(compiled, batch.images, min(rows, len(images))).ravel())
+    shape = (len(images), *sites.scores_shape(image_size)[:2], *grid)
+    return np.concatenate(maps).reshape(shape)
 
 
 def summarize_attention(
@@ -251,7 +308,7 @@ def _iterate_sums(
 
 def _make_sums_model(sites: Sites, image_size: tuple[int, int]) -> AttentionSums:
     distances = distances_px(sites.grid(image_size), sites.patch_px(image_size))
-    return AttentionSums(sites, distances, sites.scores_shape(image_size)[-1] - len(distances))
+    return AttentionSums(sites, distances, sites.shares(image_size))
 
 
 def _describe_input(sites: Sites) -> Taken:
@@ -285,15 +342,25 @@ def _check_array(images: Any) -> None:
         )
 
 
-def _check_memory(shape: tuple[int, ...]) -> None:
-    needed, free = 4 * math.prod(shape), _measure_free_bytes()
-    if needed > free:
-        raise ValueError(
-            f"The attention weights of {shape[1]:,} images, float32 of the shape {shape}, take "
-            f"{needed:,} bytes, and {int(free):,} are free. Pass at most "
-            f"{int(free // (needed / shape[1])):,} images at once, or use `summarize_attention`, "
-            "which returns distances and rollouts of any number."
-        )
+def _check_memory(shape: tuple[int, ...], rows: int) -> None:
+    """Raises ValueError if maps (L, B, A, N, N) do not fit, computed with `rows` images per step."""
+    count, bytes_of_one = shape[1], 4 * math.prod(shape) // max(1, shape[1])
+    in_a_step = _COPIES_IN_A_STEP * min(rows, count)
+    needed, free = (count + in_a_step) * bytes_of_one, _measure_free_bytes()
+    if needed <= free:
+        return
+    fitting = int(free // bytes_of_one)
+    most = max(fitting - _COPIES_IN_A_STEP * rows, min(rows, fitting // (1 + _COPIES_IN_A_STEP)))
+    advice = (
+        f"Pass at most {most:,} images at once, or use"
+        if most > 0
+        else "Not even one image fits: pass smaller images, or use"
+    )
+    raise ValueError(
+        f"The attention weights of {count:,} images, float32 of the shape {shape}, take "
+        f"{count * bytes_of_one:,} bytes, {needed:,} while they are computed, and {int(free):,} are "
+        f"free. {advice} `summarize_attention`, which returns distances and rollouts of any number."
+    )
 
 
 def _measure_free_bytes() -> float:

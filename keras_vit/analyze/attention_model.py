@@ -33,8 +33,8 @@ class AttentionReader(keras.layers.Layer):
         self.blocks = [block for block, *_ in sites.calls]
         given = [tokens for _, tokens, _ in sites.calls]
         self.pooling = None
-        if sites.pooling is not None and sites.reads == "pooled":
-            self.pooling, pooled = sites.pooling
+        if sites.attention_pooling is not None:
+            self.pooling, pooled = sites.attention_pooling
             given.append(pooled)
         # All blocks have the same rotation, and only rotary positions have any.
         rotation = sites.calls[0][2]
@@ -90,46 +90,64 @@ class AttentionMaps(keras.Model):
         return ops.stack(scores, axis=1)
 
 
+class HeadMaps(keras.Model):
+    """The attention of each head to the patches, from what the classifier reads.
+
+    It reduces the (N, N) weights of a head in the graph, so they do not leave it.
+
+    Args:
+        sites: The attention layers of the model.
+        shares: (N,), the share of each token in the input of the classifier.
+        num_prefix_tokens: Number of tokens before the patches.
+
+    Input shape:   (B, H, W, C).
+    Output shape:  (B, L, A, R * C) float32.
+    """
+
+    def __init__(self, sites: Sites, shares: np.ndarray, num_prefix_tokens: int):
+        super().__init__(dtype="float32")
+        self.reader = AttentionReader(sites)
+        self.shares = shares
+        self.num_prefix_tokens = num_prefix_tokens
+        self.built = True
+
+    def call(self, images):
+        scores, pooled = self.reader(images)
+        read = _compute_read(self.shares, self.num_prefix_tokens, pooled, ops.shape(images)[0])
+        maps = [ops.einsum("bn,banm->bam", read, weights) for weights in scores]
+        return ops.stack(maps, axis=1)[..., self.num_prefix_tokens :]
+
+
 class AttentionSums(keras.Model):
     """The mean attention distance of each head, and the attention rollout.
 
     Args:
         sites: The attention layers of the model.
         distances: (R * C, R * C), distances between patches.
-        num_prefix_tokens: Number of tokens before the patches.
+        shares: (N,), the share of each token in the input of the classifier.
 
     Input shape:   (B, H, W, C).
     Output shape:  mean distances (B, L, A); rollout from the input of the classifier to the patches,
         (B, R * C). Both are float32.
     """
 
-    def __init__(self, sites: Sites, distances: np.ndarray, num_prefix_tokens: int):
+    def __init__(self, sites: Sites, distances: np.ndarray, shares: np.ndarray):
         super().__init__(dtype="float32")
         self.reader = AttentionReader(sites)
-        self.num_prefix_tokens = num_prefix_tokens
-        num_patches = len(distances)
-        self.length = num_prefix_tokens + num_patches
+        self.shares = shares
+        self.length, num_patches = len(shares), len(distances)
+        self.num_prefix_tokens = num_prefix_tokens = self.length - num_patches
         padded = np.pad(distances / num_patches, ((num_prefix_tokens, 0), (num_prefix_tokens, 0)))
         # A weight, since a constant would be compiled into the program.
         self.distances = self.add_weight(
             shape=(padded.size, 1), initializer="zeros", trainable=False, name="distances"
         )
         self.distances.assign(padded.reshape(-1, 1))
-        if sites.reads == "token":
-            self.read = np.eye(1, self.length, dtype="float32")
-        else:
-            self.read = np.float32(np.arange(self.length) >= num_prefix_tokens)[None] / np.float32(
-                num_patches
-            )
         self.built = True
 
     def call(self, images):
         scores, pooled = self.reader(images)
-        flow = (
-            ops.broadcast_to(self.read, (ops.shape(images)[0], self.length))
-            if pooled is None
-            else pooled
-        )
+        flow = _compute_read(self.shares, self.num_prefix_tokens, pooled, ops.shape(images)[0])
         # Compute only the needed row of the product, by products of vector and matrix.
         for weights in reversed(scores):
             flow = _propagate_back(flow, ops.mean(weights, axis=1))
@@ -141,6 +159,18 @@ class AttentionSums(keras.Model):
         """Returns (B, A): sum over the keys, mean over the queries; prefix tokens have distance 0."""
         flat = ops.reshape(scores, (-1, self.length * self.length))
         return ops.reshape(ops.matmul(flat, self.distances), (-1, scores.shape[1]))
+
+
+def _compute_read(shares: np.ndarray, num_prefix_tokens: int, pooled: Any, batch_size: Any):
+    """Returns the share of each token in the input of the classifier, (B, N), for each image.
+
+    `pooled` are the weights of attention pooling, (B, N), or None. They distribute the share of the
+    patches.
+    """
+    if pooled is None:
+        return ops.broadcast_to(shares[None], (batch_size, len(shares)))
+    of_prefix = shares * (np.arange(len(shares)) < num_prefix_tokens)
+    return ops.add(of_prefix, float(shares[num_prefix_tokens:].sum()) * pooled)
 
 
 def _propagate_back(flow, mixing):

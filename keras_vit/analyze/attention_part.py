@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_vit.analyze.attention import attention_maps, attention_rollout
-from keras_vit.analyze.attention_sites import find_attention
+from keras_vit.analyze.attention import attention_rollout, head_maps
+from keras_vit.analyze.attention_sites import PATCHES, Sites, find_attention
 from keras_vit.analyze.page import Picture, Section, Table
 from keras_vit.analyze.plots import draw_distance, draw_head_maps, draw_overlays
 from keras_vit.analyze.subject import Shown, Subject, counted
@@ -44,7 +44,8 @@ def _write_overlays(subject: Subject, folder: Path) -> Section:
         "Each photo, and the same photo with brightness by attention. The method is attention "
         "rollout: the heads of a layer are averaged and added to the identity of the residual "
         "connection, and the layers are multiplied. The result is the share of each patch in the "
-        "input of the classifier. Each map is scaled from its minimum to its maximum."
+        f"input of the classifier. {_describe_reading(find_attention(subject.model))} Each map is "
+        "scaled from its minimum to its maximum."
     )
     picture = Picture(
         path=folder / "overlays.png",
@@ -70,32 +71,38 @@ def _list_shown(photos: Sequence[Shown]) -> Table:
 
 
 def _write_heads(subject: Subject, folder: Path) -> Section:
-    rows, columns = subject.attention.grid
     seen = pixels_of(subject.model).from_levels(subject.shown[0].seen[None])
-    scores = attention_maps(subject.model, seen)[:, 0]
-    num_prefix = scores.shape[-1] - rows * columns
-    reads_class_token = find_attention(subject.model).reads == "token"
-    # The class token is the first one; other prefix tokens are not read by the classifier.
-    readers = slice(1) if reads_class_token else slice(num_prefix, None)
-    asked = scores[..., readers, num_prefix:]
-    maps = asked.mean(axis=-2).reshape(*scores.shape[:2], rows, columns)
+    maps = head_maps(subject.model, seen)[0]
     heading = subject.shown[0].photo.heading(1)
     draw_head_maps(folder / "heads.png", subject.shown[0].picture, maps, heading)
-    what = (
-        "from the class token to the patches"
-        if reads_class_token
-        else "that each patch receives, averaged over all patches"
-    )
     caption = (
-        f"The attention {what}: one row for each of {counted(len(maps), 'layer')}, one tile for "
-        f"each of {counted(maps.shape[1], 'head')}. Each tile is scaled to its own maximum, so "
-        "tiles show the distribution of attention and not its amount."
+        "The attention to each patch, from what the classifier reads: one row for each of "
+        f"{counted(len(maps), 'layer')}, one tile for each of {counted(maps.shape[1], 'head')}. "
+        f"{_describe_reading(find_attention(subject.model))} Each tile is scaled to its own "
+        "maximum, so tiles show the distribution of attention and not its amount."
     )
     alt = f"Attention maps, {len(maps)} rows of {maps.shape[1]}, next to the photo {heading}."
     return Section(
         "Attention maps of all heads",
         [Picture(path=folder / "heads.png", alt=alt, caption=caption)],
     )
+
+
+def _describe_reading(sites: Sites) -> str:
+    """Describes in a sentence what the classifier reads."""
+    if sites.attention_pooling is not None:
+        patches = "the patches, weighted by the attention of the pooling"
+    elif any(getattr(layer, "mode", "") == "max" for layer, _ in sites.poolings):
+        patches = "the maximum of the patches, of which each is given the same share"
+    else:
+        patches = "the mean of the patches"
+    parts = [patches if part == PATCHES else f"the {part}" for part in sites.reads]
+    read = " and ".join(parts) + (", in equal shares" if len(parts) > 1 else "")
+    if sites.returns_tokens and not sites.poolings:
+        return f"The model has no classifier and returns all tokens; {read} is taken."
+    if sites.is_reading_assumed:
+        return f"The pooling of the model is unknown: its classifier is assumed to read {read}."
+    return f"The classifier reads {read}."
 
 
 def _write_distance(subject: Subject, folder: Path) -> Section:

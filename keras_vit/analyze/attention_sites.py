@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_vit.graph import calls_of, has_graph, maker_of
 from keras_vit.layers import (
@@ -25,6 +26,15 @@ from keras_vit.pixels import Pixels, pixels_if_known
 Block = TransformerBlock | AxialTransformerBlock
 Pooling = TokenPooling | AttentionPooling
 
+CLASS_TOKEN, DISTILLATION_TOKEN, PATCHES = "class token", "distillation token", "patches"
+_READ_BY_MODE = {
+    "token": (CLASS_TOKEN,),
+    "distillation": (DISTILLATION_TOKEN,),
+    "avg": (PATCHES,),
+    "max": (PATCHES,),
+    "token_avg": (CLASS_TOKEN, PATCHES),
+}
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sites:
@@ -35,8 +45,10 @@ class Sites:
             nested in another model.
         images: Input of the ViT.
         calls: (block, input tokens, the rotation of rotary positions or None), in order.
-        pooling: (pooling layer, input tokens); None if the model returns all tokens.
+        poolings: (pooling layer, input tokens), in order: two in a distilled DeiT, none if no layer
+            of this package pools the tokens.
         has_class_token: Whether the first token is a class token.
+        returns_tokens: Whether the model returns all tokens, (B, N, D), and has no classifier.
         seen: The image from which the patches or the stem are computed, after any resizing in the
             model.
         cut: (tensor that is cut into patches, side of a patch); None if no layer of this package
@@ -47,8 +59,9 @@ class Sites:
     before: tuple[keras.Model, ...] = ()
     images: keras.KerasTensor
     calls: tuple[tuple[Block, keras.KerasTensor, keras.KerasTensor | None], ...]
-    pooling: tuple[Pooling, keras.KerasTensor] | None
+    poolings: tuple[tuple[Pooling, keras.KerasTensor], ...]
     has_class_token: bool
+    returns_tokens: bool
     seen: keras.KerasTensor
     cut: tuple[keras.KerasTensor, int] | None
     pixels: Pixels | None
@@ -63,16 +76,37 @@ class Sites:
         return tuple(names)
 
     @property
-    def reads(self) -> str:
-        """Input of the classifier: "token" (the class token), "patches" (their mean or maximum), or
-        "pooled" (attention pooling).
+    def reads(self) -> tuple[str, ...]:
+        """What the classifier reads, in equal shares: "class token", "distillation token" or
+        "patches" (their mean, maximum or attention pooling), or two of them.
+
+        Without a pooling of this package, it is the class token, or the patches if there is none.
         """
-        if self.pooling is None:
-            return "token" if self.has_class_token else "patches"
-        layer, _ = self.pooling
-        if isinstance(layer, AttentionPooling):
-            return "pooled"
-        return "token" if layer.mode in ("token", "token_avg") else "patches"
+        parts = [
+            part
+            for layer, _ in self.poolings
+            for part in (
+                _READ_BY_MODE[layer.mode] if isinstance(layer, TokenPooling) else (PATCHES,)
+            )
+        ]
+        return tuple(dict.fromkeys(parts)) or (CLASS_TOKEN if self.has_class_token else PATCHES,)
+
+    @property
+    def attention_pooling(self) -> tuple[AttentionPooling, keras.KerasTensor] | None:
+        """(layer, input tokens) of the attention pooling, whose shares of the patches depend on the
+        image; None if the patches have equal shares.
+        """
+        found = [
+            (layer, given) for layer, given in self.poolings if isinstance(layer, AttentionPooling)
+        ]
+        return found[0] if found else None
+
+    @property
+    def is_reading_assumed(self) -> bool:
+        """Whether the model has a classifier, but no pooling of this package, so that `reads` is an
+        assumption.
+        """
+        return not (self.poolings or self.returns_tokens)
 
     @property
     def image_shape(self) -> tuple[int | None, int | None, int]:
@@ -96,6 +130,20 @@ class Sites:
         cut, side = self._require_patches()
         seen, cells = self._compute_shapes([self.seen, cut], image_size)
         return side * _infer_stride(seen[1], cells[1]), side * _infer_stride(seen[2], cells[2])
+
+    def shares(self, image_size: tuple[int, int]) -> np.ndarray:
+        """Returns the share of each token in the input of the classifier, (N,) float32.
+
+        The parts of `reads` have equal shares, and so has each patch. The sum is 1. Attention
+        pooling distributes the share of the patches by its own weights instead.
+        """
+        row = np.zeros(self.scores_shape(image_size)[-1], np.float32)
+        num_prefix_tokens = len(row) - math.prod(self.grid(image_size))
+        places = {CLASS_TOKEN: slice(0, 1), DISTILLATION_TOKEN: slice(1, 2)}
+        for part in self.reads:
+            tokens = row[places.get(part, slice(num_prefix_tokens, None))]
+            tokens += 1 / (len(self.reads) * len(tokens))
+        return row
 
     def _require_patches(self) -> tuple[keras.KerasTensor, int]:
         if self.cut is None:
@@ -143,7 +191,7 @@ def find_attention(model: Any) -> Sites:
     Example:
         >>> sites = find_attention(keras_vit.R_ViT_Ti16(weights=None))
         >>> sites.grid((224, 224)), sites.patch_px((224, 224)), sites.scores_shape((224, 224)), sites.reads
-        ((7, 7), (32.0, 32.0), (12, 3, 50, 50), 'token')
+        ((7, 7), (32.0, 32.0), (12, 3, 50, 50), ('class token',))
     """
     if not blocks_of(model):
         raise ValueError(_explain_absence(model))
@@ -170,15 +218,13 @@ def find_attention(model: Any) -> Sites:
         for node in nodes
         if _is_call_of(node, PatchEmbedding)
     ]
-    poolings = [
-        (node.operation, node.input_tensors[0]) for node in nodes if _is_call_of(node, Pooling)
-    ]
     seen = _find_seen_image(cuts[0][0]) if cuts else model.inputs[0]
     return Sites(
         images=model.inputs[0],
         calls=calls,
-        pooling=poolings[0] if poolings else None,
+        poolings=_find_poolings(nodes, Pooling),
         has_class_token=any(_is_call_of(node, ClassToken) for node in nodes),
+        returns_tokens=_returns_tokens(model),
         seen=seen,
         cut=cuts[0] if len(cuts) == 1 else None,
         pixels=pixels_if_known(model),
@@ -198,8 +244,21 @@ def _find_inside(model: keras.Model, nodes: list) -> Sites:
     return replace(
         inner,
         before=(keras.Model(model.inputs[0], given), *inner.before),
+        # Attention pooling would need tokens of the outer model.
+        poolings=inner.poolings or _find_poolings(nodes, TokenPooling),
+        returns_tokens=_returns_tokens(model),
         pixels=pixels_if_known(model),
     )
+
+
+def _find_poolings(nodes: list, kind: Any) -> tuple[tuple[Any, keras.KerasTensor], ...]:
+    return tuple(
+        (node.operation, node.input_tensors[0]) for node in nodes if _is_call_of(node, kind)
+    )
+
+
+def _returns_tokens(model: keras.Model) -> bool:
+    return len(model.outputs[0].shape) == 3
 
 
 def _explain_absence(model: Any) -> str:

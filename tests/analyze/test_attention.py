@@ -22,13 +22,14 @@ from keras_vit.analyze.attention import (
     attention_rollout,
     grid_of_model,
     has_attention,
+    head_maps,
     patch_px_of_model,
     summarize_attention,
 )
 from keras_vit.analyze.attention_arithmetic import distances_px, mean_distance, rollout
 from keras_vit.analyze.attention_model import AttentionReader, compiled_once
 from keras_vit.analyze.attention_sites import find_attention
-from keras_vit.layers import AxialTransformerBlock, TransformerBlock
+from keras_vit.layers import AxialTransformerBlock, TokenPooling, TransformerBlock
 from keras_vit.variants import VIT_VARIANTS, ViTVariant
 
 pytestmark = pytest.mark.usefixtures("shallow")
@@ -267,6 +268,7 @@ def by_hand(model: keras.Model, images: np.ndarray) -> tuple[np.ndarray, np.ndar
 OPTIONS = {
     "class token": {},
     "mean": {"classifier": "gap"},
+    "class token and mean": {"classifier": "token_gap"},
     "maximum": {"classifier": "gap", "include_top": False, "pooling": "max"},
     "all tokens": {"include_top": False},
     "all tokens, none of them for the class": {"include_top": False, "classifier": "none"},
@@ -291,6 +293,10 @@ def test_sums_in_the_graph_are_those_of_the_weights(build: Build, case: str):
     )
     reads_class_token = num_prefix_tokens and OPTIONS[case].get("pooling") != "avg"
     read = tokens[:, 0] if reads_class_token else tokens[:, num_prefix_tokens:].mean(axis=1)
+    asked = maps[..., 0, :] if reads_class_token else maps[..., num_prefix_tokens:, :].mean(axis=-2)
+    if case == "class token and mean":
+        read = (read + tokens[:, 1:].mean(axis=1)) / 2
+        asked = (asked + maps[..., 1:, :].mean(axis=-2)) / 2
     summary = summarize_attention(model, PIXELS, num_rollouts=3)
     assert isinstance(summary, AttentionSummary)
     assert (summary.layers, summary.num_images) == (("encoderblock_0", "encoderblock_1"), 5)
@@ -302,11 +308,15 @@ def test_sums_in_the_graph_are_those_of_the_weights(build: Build, case: str):
     found = attention_rollout(model, PIXELS)
     np.testing.assert_allclose(found, expected, rtol=1e-4)
     assert found.dtype == np.float32 and found.min() >= 0
+    heads = head_maps(model, PIXELS)
+    assert heads.shape == (5, 2, 2, 4, 6) and heads.dtype == np.float32
+    of_patches = asked[..., num_prefix_tokens:].reshape(2, 5, 2, 4, 6)
+    np.testing.assert_allclose(heads, np.moveaxis(of_patches, 0, 1), atol=1e-6)
 
 
 def test_attention_pooling_reads_tokens_in_its_own_shares(build: Build):
     model = build(classifier="map")
-    _, tokens, _ = by_hand(model, PIXELS)
+    _, tokens, maps = by_hand(model, PIXELS)
     pooling = model.get_layer("map_head")
     x = numpy_of(keras.Model(model.input, model.get_layer("encoder_norm").output)(PIXELS))
     query, key = (numpy_of(dense(each)) for dense, each in zip(
@@ -317,6 +327,8 @@ def test_attention_pooling_reads_tokens_in_its_own_shares(build: Build):
     expected = np.einsum("bn,bnm->bm", shares, tokens).reshape(5, 4, 6)
     assert np.ptp(shares) > 0.02
     np.testing.assert_allclose(attention_rollout(model, PIXELS), expected, rtol=1e-4)
+    heads = np.einsum("bn,lbanm->blam", shares, maps).reshape(5, 2, 2, 4, 6)
+    np.testing.assert_allclose(head_maps(model, PIXELS), heads, atol=1e-6)
 
 
 def test_halves_of_axial_blocks_are_layers(tiny_vit):
@@ -726,14 +738,25 @@ def test_weights_that_do_not_fit_into_memory_are_refused_before_they_are_compute
         ValueError, match=r"100,000,000,000,000 bytes.*or use `summarize_attention`, which"
     ):
         attention_maps(vit, many)
-    monkeypatch.setattr(
-        attention, "_measure_free_bytes", lambda: 25_000.0
-    )  # 10,000 bytes for each image
+    # 10,000 bytes for each image, and three times as much for each in a step.
+    monkeypatch.setattr(attention, "_measure_free_bytes", lambda: 85_000.0)
     assert attention_maps(vit, IMAGES[:2]).nbytes == 20_000
     with pytest.raises(
-        ValueError, match=r"take 30,000 bytes, and 25,000 are free. Pass at most 2 images at once"
+        ValueError,
+        match=r"take 30,000 bytes, 120,000 while they are computed, and 85,000 are free. Pass at "
+        r"most 2 images at once, or use `summarize_attention`",
     ):
         attention_maps(vit, IMAGES[:3])
+    assert attention_maps(vit, IMAGES, batch_size=1).nbytes == 50_000
+    with pytest.raises(ValueError, match="Pass at most 5 images at once"):
+        attention_maps(vit, np.tile(IMAGES, (2, 1, 1, 1)), batch_size=1)
+    monkeypatch.setattr(attention, "_measure_free_bytes", lambda: 35_000.0)
+    with pytest.raises(
+        ValueError,
+        match="Not even one image fits: pass smaller images, or use `summarize_attention`",
+    ):
+        attention_maps(vit, IMAGES[:1])
+    assert head_maps(vit, IMAGES[:1]).shape == (1, 2, 2, 4, 6)
 
 
 @pytest.mark.parametrize(
@@ -791,10 +814,31 @@ def test_an_analysed_model_is_freed(build: Build):
 
 @pytest.mark.parametrize(
     ("classifier", "reads"),
-    [("token", "token"), ("token_gap", "token"), ("gap", "patches"), ("map", "pooled")],
+    [
+        ("token", ("class token",)),
+        ("token_gap", ("class token", "patches")),
+        ("gap", ("patches",)),
+        ("map", ("patches",)),
+    ],
 )
-def test_what_the_classifier_reads_is_found(build: Build, classifier: str, reads: str):
-    assert find_attention(build(classifier=classifier)).reads == reads
+def test_what_the_classifier_reads_is_found(build: Build, classifier: str, reads: tuple):
+    sites = find_attention(build(classifier=classifier))
+    assert sites.reads == reads and not sites.is_reading_assumed
+    assert (sites.attention_pooling is not None) == (classifier == "map")
+
+
+def test_a_pooling_outside_of_the_vit_is_found_and_an_unknown_one_is_an_assumption(build: Build):
+    vit = build(include_top=False)
+    assert find_attention(vit).reads == ("class token",)
+    assert not find_attention(vit).is_reading_assumed  # it returns tokens
+    images = keras.Input((*SIZE, 3))
+    outer = keras.Model(images, TokenPooling("avg", 1)(vit(images)))
+    assert find_attention(outer).reads == ("patches",)
+    assert not find_attention(outer).is_reading_assumed
+    pooled = keras.layers.GlobalAveragePooling1D()
+    for model in (keras.Model(vit.input, pooled(vit.output)), keras.Sequential([vit, pooled])):
+        assert find_attention(model).reads == ("class token",)
+        assert find_attention(model).is_reading_assumed
 
 
 def test_what_was_traced_is_kept_until_the_model_has_other_weights():

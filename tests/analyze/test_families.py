@@ -5,7 +5,12 @@ import numpy as np
 import pytest
 from tiny_families import NAMES, build, tiny_row
 
-from keras_vit.analyze.attention import attention_maps, attention_rollout, summarize_attention
+from keras_vit.analyze.attention import (
+    attention_maps,
+    attention_rollout,
+    head_maps,
+    summarize_attention,
+)
 from keras_vit.analyze.attention_arithmetic import mean_distance, rollout
 from keras_vit.analyze.embeddings import position_similarity
 from keras_vit.layers.tokens import count_prefix_tokens
@@ -76,7 +81,11 @@ def test_sums_leave_out_every_prefix_token(name):
     found = summarize_attention(model, IMAGES)
     by_hand = mean_distance(maps, GRID, (8, 8), num_prefix).mean(axis=1)
     np.testing.assert_allclose(found.distance_px, by_hand, rtol=1e-5)
-    shares = np.stack([rollout(maps[:, image])[0, num_prefix:] for image in (0, 1)])
+    # A distilled DeiT has a head on its second token too.
+    readers = slice(2) if "distilled" in name else slice(1)
+    shares = np.stack([rollout(maps[:, image])[readers, num_prefix:].mean(0) for image in (0, 1)])
+    heads = maps[..., readers, num_prefix:].mean(axis=-2).reshape(2, 2, 2, *GRID)
+    np.testing.assert_allclose(head_maps(model, IMAGES), np.moveaxis(heads, 0, 1), atol=1e-6)
     expected = (shares / shares.sum(-1, keepdims=True)).reshape(2, *GRID)
     np.testing.assert_allclose(_scale(attention_rollout(model, IMAGES)), expected, rtol=1e-4)
 

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from keras_vit import models  # noqa: E402
-from keras_vit.analyze import attention_part, model_part  # noqa: E402
+from keras_vit.analyze import attention, attention_part, model_part  # noqa: E402
 from keras_vit.analyze.attention import (  # noqa: E402
     AttentionSummary,
     attention_maps,
@@ -243,6 +243,8 @@ def test_places_and_distances_of_attention_are_said_in_words(
         ("token", {"num_registers": 2}, 3),
         ("gap", {}, 0),
         ("gap", {"num_registers": 2, "class_token": True}, 3),
+        ("token_gap", {"num_registers": 2}, 3),
+        ("token", {"class_token": True, "distilled": True}, 2),
     ],
 )
 def test_the_heads_of_one_photo_are_those_of_what_the_classifier_reads(
@@ -254,21 +256,57 @@ def test_the_heads_of_one_photo_are_those_of_what_the_classifier_reads(
     num_prefix: int,
 ):
     """A classifier that reads the class token has the row of that token. Another one has the mean of
-    what the patches receive from patches; without other tokens its sum is 1.
+    what the patches receive from patches; without other tokens its sum is 1. One that reads two has
+    the mean of both.
     """
     model = models.vision_transformer(
         replace(tiny_vit, **changes), keras.Input((32, 48, 3)), classes=5, classifier=classifier
     )
     subject = subject_of(model)
-    write_report(subject, tmp_path)
+    read = Read(write_report(subject, tmp_path))
     photo, maps, heading = undrawn["heads.png"]
     scores = attention_maps(model, subject.shown[0].seen[None] / np.float32(127.5) - 1)[:, 0]
     to_patches = scores[..., num_prefix:]
-    is_token = classifier == "token"
-    expected = to_patches[:, :, 0] if is_token else to_patches[:, :, num_prefix:].mean(axis=2)
+    of_class, of_patches = to_patches[:, :, 0], to_patches[:, :, num_prefix:].mean(axis=2)
+    expected, words = {
+        "token": (of_class, "the class token"),
+        "gap": (of_patches, "the mean of the patches"),
+        "token_gap": (
+            (of_class + of_patches) / 2,
+            "the class token and the mean of the patches, in equal shares",
+        ),
+    }[classifier]
+    if "distilled" in changes:
+        expected = to_patches[:, :, :2].mean(axis=2)
+        words = "the class token and the distillation token, in equal shares"
+    assert read.text.count(f"The classifier reads {words}.") == 2  # rollout and heads
     np.testing.assert_allclose(maps, expected.reshape(2, 2, 4, 6), rtol=1e-6)
     assert photo is subject.shown[0].picture and heading == "1. a"
     assert (maps.sum(axis=(2, 3)) < 0.999).all() == (num_prefix > 0)
+
+
+def test_a_head_of_an_unknown_kind_is_said_to_be_assumed_to_read_the_class_token(
+    tiny_vit: ViTVariant, tmp_path: Path, undrawn: dict
+):
+    trunk = models.vision_transformer(tiny_vit, keras.Input((32, 48, 3)), classifier="token")
+    pooled = keras.layers.GlobalAveragePooling1D()(trunk.output)
+    subject = subject_of(keras.Model(trunk.input, keras.layers.Dense(3)(pooled)))
+    text = Read(write_report(subject, tmp_path)).text
+    assert text.count("its classifier is assumed to read the class token.") == 2
+    text = Read(write_report(subject_of(trunk), tmp_path)).text
+    assert text.count("returns all tokens; the class token is taken.") == 2
+
+
+def test_the_heads_of_a_large_image_need_no_array_of_all_weights(
+    vit: keras.Model, tmp_path: Path, undrawn: dict, monkeypatch: pytest.MonkeyPatch
+):
+    """`attention_maps` would refuse it."""
+    subject = subject_of(vit)
+    monkeypatch.setattr(attention, "_measure_free_bytes", lambda: 1.0)
+    with pytest.raises(ValueError, match="Not even one image fits"):
+        attention_maps(vit, subject.shown[0].seen[None] / np.float32(127.5) - 1)
+    write_report(subject, tmp_path)
+    assert undrawn["heads.png"][1].shape == (2, 2, 4, 4)
 
 
 def test_a_model_that_is_in_no_table_is_described_by_its_layers(tiny_vit: ViTVariant):

@@ -503,7 +503,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "keras_vit/analyze/attention.py",
         "tests/analyze/test_attention.py",
         ("+ (int(cached[1]) if cached else 0)", ""),
-        ("if needed > free:", "if needed > 2 * free:"),
+        ("if needed <= free:", "if needed <= 2 * free:"),
     ),
     *_in(
         "keras_vit/analyze/attention_arithmetic.py",
@@ -1250,15 +1250,13 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_in(
         "keras_vit/analyze/attention_part.py",
         "tests/analyze/test_report.py",
-        (
-            "readers = slice(1) if reads_class_token",
-            "readers = slice(num_prefix) if reads_class_token",
-        ),
+        ("if sites.is_reading_assumed:", "if False:"),
     ),
     *_in(
         "keras_vit/analyze/attention_sites.py",
         "tests/analyze/test_attention.py",
-        ('layer.mode in ("token", "token_avg")', 'layer.mode in ("token",)'),
+        ('"token_avg": (CLASS_TOKEN, PATCHES),', '"token_avg": (CLASS_TOKEN,),'),
+        ("1 / (len(self.reads) * len(tokens))", "1 / len(tokens)"),
     ),
     *_in(
         "keras_vit/analyze/inspection.py",
