@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from keras_vit import cost, paper
+from keras_vit.analyze.attention_sites import blocks_of
 from keras_vit.analyze.embeddings import filter_components, position_similarity
 from keras_vit.analyze.page import Picture, Section, Table
 from keras_vit.analyze.plots import draw_filters, draw_similarity
@@ -22,11 +23,16 @@ from keras_vit.analyze.trend_plots import (
     draw_training_curve,
     published_compute,
 )
+from keras_vit.evaluate.heads import head_of
+from keras_vit.graph import calls_of
 from keras_vit.layers import (
     AddPositionEmbs,
+    AttentionPooling,
+    ClassToken,
     PatchEmbedding,
     Registers,
     RotaryPositions,
+    TokenPooling,
     TransformerBlock,
 )
 from keras_vit.options import POOLING_OF
@@ -45,10 +51,8 @@ def facts(subject: Subject) -> Table:
         ("image", f"{size[0]} x {size[1]} pixels {pixels_of(subject.model)}"),
     ]
     rows.append(("parameters", f"{subject.model.count_params():,}"))
-    if row := _find_row(subject):
-        ends = _find_ends(subject)
-        macs = cost.macs(row, size, **ends)
-        peak = cost.activation_bytes(row, size, classifier=ends.get("classifier"))
+    if found := _compute_cost(subject, size):
+        macs, peak = found
         rows.append(("MACs", f"{_format_giga(macs)} per image, forward"))
         rows.append(("FLOPs", f"{_format_giga(cost.flops(macs))} per image, forward"))
         rows.append(
@@ -65,22 +69,32 @@ def facts(subject: Subject) -> Table:
     return Table(["", ""], rows)
 
 
+def _compute_cost(subject: Subject, size: tuple[int, int]) -> tuple[int, int] | None:
+    """Returns the MACs and the peak of activations in bytes, for one image; None if unsupported."""
+    row = _find_row(subject)
+    if row is None:
+        return None
+    options, patched = _find_options(subject), _find_patched_size(subject, size)
+    macs = cost.macs(row, patched, **options)
+    options = {name: options[name] for name in _OF_ACTIVATIONS if name in options}
+    return macs, cost.activation_bytes(row, patched, **options)
+
+
 def _find_row(subject: Subject) -> ViTVariant | ResNetVariant | None:
     """Returns the row of the table, or one derived from the layers of a ViT without a stem."""
     if subject.variant:
         return VARIANTS[subject.variant]
-    embeddings = [layer for layer in subject.model.layers if isinstance(layer, PatchEmbedding)]
-    blocks = [layer for layer in subject.model.layers if isinstance(layer, TransformerBlock)]
-    if len(embeddings) != 1 or not blocks or embeddings[0].kernel.shape[-2] != 3:
+    model, blocks = subject.model, blocks_of(subject.model)
+    embeddings = _find_layers(model, PatchEmbedding)
+    is_plain = blocks and all(isinstance(block, TransformerBlock) for block in blocks)
+    if len(embeddings) != 1 or not is_plain or embeddings[0].kernel.shape[-2] != 3:
         return None
-    names = {layer.name for layer in subject.model.layers}
-    kinds = {type(layer) for layer in subject.model.layers}
-    registers = [layer.count for layer in subject.model.layers if isinstance(layer, Registers)]
-    learned = ("class_token" in names) + ("distillation_token" in names)
-    tables = [layer for layer in subject.model.layers if isinstance(layer, AddPositionEmbs)]
+    names = {layer.name for layer in model.layers}
+    learned = {layer.name for layer in _find_layers(model, ClassToken)}
+    tables = _find_layers(model, AddPositionEmbs)
     return replace(
         VIT_VARIANTS["ViT_Ti16"],
-        name=subject.model.name,
+        name=model.name,
         patch_size=embeddings[0].patch_size,
         patch_bias=embeddings[0].use_bias,
         width=embeddings[0].width,
@@ -88,33 +102,65 @@ def _find_row(subject: Subject) -> ViTVariant | ResNetVariant | None:
         num_heads=blocks[0].num_heads,
         mlp_dim=blocks[0].mlp_dim,
         mlp=blocks[0].mlp_kind,
+        gelu=blocks[0].gelu,
         layer_scale=blocks[0].layer_scale,
         attention_bias=blocks[0].attention_bias,
-        class_token="class_token" in names,
-        class_position=not tables or tables[0].num_prefix_tokens == learned,
-        distilled="distillation_token" in names,
-        num_registers=sum(registers),
+        class_token="class_token" in learned,
+        class_position=not tables or tables[0].num_prefix_tokens == len(learned),
+        distilled="distillation_token" in learned,
+        distilled_head="distillation" in _list_pooling_modes(model),
+        num_registers=sum(layer.count for layer in _find_layers(model, Registers)),
         norm_before_blocks="norm_before_blocks" in names,
         norm_after_pooling="pooled_norm" in names,
-        rotary=RotaryPositions in kinds,
+        rotary=bool(_find_layers(model, RotaryPositions)),
     )
 
 
-def _find_ends(subject: Subject) -> dict[str, Any]:
+def _find_options(subject: Subject) -> dict[str, Any]:
     """Returns the options of a model that `keras_vit.cost` needs besides its variant."""
-    layers = {layer.name: layer for layer in subject.model.layers}
-    options: dict[str, Any] = {
-        "classes": layers["predictions"].units if "predictions" in layers else None
-    }
+    model, head = subject.model, head_of(subject.model)
+    options: dict[str, Any] = {"classes": None if head is None else head.units}
     if subject.variant in RESNET_VARIANTS:
         return options
-    options["representation_size"] = layers["pre_logits"].units if "pre_logits" in layers else None
-    if "map_head" in layers:
+    hidden = [dense for dense in _find_layers(model, keras.layers.Dense) if dense is not head]
+    sizes = [dense.units for dense in hidden if dense.name == "pre_logits"]
+    options["representation_size"] = sizes[0] if sizes else None
+    if any(getattr(block, "relative_positions", None) for block in blocks_of(model)):
+        options["position_embedding"] = "relative"
+    if _find_layers(model, AttentionPooling):
         return options | {"classifier": "map"}
-    pooled = layers["pooled"].mode if "pooled" in layers else None
-    default = "token" if "class_token" in layers else "gap"
     classifiers = {pooling: classifier for classifier, pooling in POOLING_OF.items()}
-    return options | {"classifier": classifiers.get(pooled, default)}
+    found = [classifiers[mode] for mode in _list_pooling_modes(model) if mode in classifiers]
+    default = "token" if _find_layers(model, ClassToken) else "gap"
+    return options | {"classifier": found[0] if found else default}
+
+
+_OF_ACTIVATIONS = ("classifier", "position_embedding")  # options that change the peak of memory
+
+
+def _find_patched_size(subject: Subject, size: tuple[int, int]) -> tuple[int, int]:
+    """Returns the (height, width) that is cut into patches: a model of a file may resize or pad its
+    images, of (height, width) `size`.
+    """
+    if subject.variant:
+        return size
+    images = subject.model.inputs[0]
+    [cut] = [
+        call.input_tensors[0]
+        for call in calls_of(subject.model)
+        if isinstance(call.operation, PatchEmbedding)
+    ]
+    [shape] = keras.Model(images, [cut]).compute_output_shape((1, *size, images.shape[-1]))
+    return shape[1], shape[2]
+
+
+def _find_layers(model: keras.Model, kind: type) -> list[Any]:
+    """Returns the layers of a kind in the graph of a model, in order, without nested models."""
+    return [call.operation for call in calls_of(model) if isinstance(call.operation, kind)]
+
+
+def _list_pooling_modes(model: keras.Model) -> list[str]:
+    return [layer.mode for layer in _find_layers(model, TokenPooling)]
 
 
 def write_filters(subject: Subject, folder: Path) -> Section | Absent:

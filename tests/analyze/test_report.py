@@ -12,10 +12,11 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from tiny_families import NAMES, tiny_row
 
 pytest.importorskip("matplotlib")
 
-from keras_vit import models  # noqa: E402
+from keras_vit import cost, models  # noqa: E402
 from keras_vit.analyze import attention, attention_part, model_part  # noqa: E402
 from keras_vit.analyze.attention import (  # noqa: E402
     AttentionSummary,
@@ -170,6 +171,90 @@ def test_the_cost_of_a_model_that_has_no_name_is_read_off_its_layers(
         ("FLOPs", f"{2 * macs / 1e9:.3g} G per image, forward"),
         ("activations", f"{mebibytes:,.1f} MiB in float32: estimated peak for one image"),
     }
+
+
+def cost_from_layers(model: keras.Model, size: tuple[int, int] = (32, 48)):
+    """MACs and bytes of the activations, for a model whose name is in no table."""
+    photo, seen = Photo("a.png"), np.zeros((*size, 3), np.float32)
+    shown = Shown(photo=photo, seen=seen, picture=seen)
+    subject = Subject(title="", model=model, attention=None, photos=[photo], shown=[shown])
+    assert ("MACs" in dict(model_part.facts(subject).rows)) == bool(
+        found := model_part._compute_cost(subject, size)
+    )
+    return found
+
+
+@pytest.mark.parametrize("name", [*NAMES, "ViT_Ti16"])
+def test_the_cost_from_the_layers_is_that_of_the_row(name: str):
+    """The form of GELU changes the peak, and the second head of a distilled DeiT the MACs."""
+    row = replace(
+        VIT_VARIANTS[name] if name in VIT_VARIANTS else tiny_row(name),
+        name="tiny",
+        patch_size=8,
+        width=16,
+        depth=2,
+        num_heads=2,
+        mlp_dim=400,
+    )
+    model = models.vision_transformer(row, keras.Input((32, 48, 3)), classes=5)
+    expected = cost.macs(row, (32, 48), classes=5), cost.activation_bytes(row, (32, 48))
+    assert cost_from_layers(model) == expected
+    others = [replace(row, gelu=gelu) for gelu in ("tanh", "exact")]
+    peaks = [cost.activation_bytes(other, (32, 48)) for other in others]
+    assert (peaks[0] == peaks[1]) == (row.mlp == "swiglu")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"position_embedding": "relative"},
+        {"classifier": "token_gap"},
+        {"classifier": "map"},
+        {"classifier": "gap", "representation_size": 7},
+    ],
+)
+def test_the_cost_from_the_layers_is_that_of_the_options(tiny_vit: ViTVariant, options: dict):
+    model = models.vision_transformer(tiny_vit, keras.Input((128, 192, 3)), classes=5, **options)
+    of_memory = {k: v for k, v in options.items() if k in ("position_embedding", "classifier")}
+    assert cost_from_layers(model, (128, 192)) == (
+        cost.macs(tiny_vit, (128, 192), classes=5, **options),
+        cost.activation_bytes(tiny_vit, (128, 192), **of_memory),
+    )
+
+
+def test_a_distilled_model_without_a_second_head_has_one(tiny_vit: ViTVariant):
+    row = replace(tiny_row("DeiT_B16_distilled"), distilled_head=False)
+    model = models.vision_transformer(row, keras.Input((32, 48, 3)), classes=500)
+    assert cost_from_layers(model)[0] == cost.macs(row, (32, 48), classes=500)
+    twice = models.vision_transformer(
+        replace(row, distilled_head=True), keras.Input((32, 48, 3)), classes=500
+    )
+    assert cost_from_layers(twice)[0] - cost_from_layers(model)[0] == 16 * 500
+
+
+def test_the_head_is_found_by_its_kind_and_not_by_its_name(tiny_vit: ViTVariant):
+    trunk = models.vision_transformer(tiny_vit, keras.Input((32, 48, 3)), pooling="token")
+    expected = cost.macs(tiny_vit, (32, 48), classes=5)
+    assert expected - cost_from_layers(trunk)[0] == 16 * 5
+    logits = keras.layers.Dense(5, name="mine")(trunk.output)
+    assert cost_from_layers(keras.Model(trunk.input, logits))[0] == expected
+    softmax = keras.layers.Softmax(name="predictions")(logits)
+    assert cost_from_layers(keras.Model(trunk.input, softmax))[0] == expected
+    tokens = models.vision_transformer(tiny_vit, keras.Input((32, 48, 3)))
+    pooled = keras.layers.GlobalAveragePooling1D(name="pooled")(tokens.output)
+    logits = keras.layers.Dense(5)(keras.layers.Activation("relu", name="pre_logits")(pooled))
+    assert cost_from_layers(keras.Model(tokens.input, logits))[0] == expected
+
+
+def test_the_cost_is_that_of_the_pixels_that_are_cut_into_patches(tiny_vit: ViTVariant):
+    padded = models.vision_transformer(tiny_vit, keras.Input((31, 41, 3)), classes=5, pad=True)
+    expected = cost.macs(tiny_vit, (32, 48), classes=5)
+    assert cost_from_layers(padded, (31, 41))[0] == expected
+    images = keras.Input((None, None, 3))
+    resized = models.vision_transformer(
+        tiny_vit, keras.layers.Resizing(32, 48)(images), classes=5, position_grid=(4, 6)
+    )
+    assert cost_from_layers(resized, (50, 50))[0] == expected
 
 
 @pytest.mark.parametrize("classifier", ["token", "gap", "map"])

@@ -1273,7 +1273,12 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_in(
         "keras_vit/analyze/model_part.py",
         "tests/analyze/test_report.py",
-        ("        num_registers=sum(registers),\n", ""),
+        (
+            "        num_registers=sum(layer.count for layer in _find_layers(model, Registers)),\n",
+            "",
+        ),
+        ("        gelu=blocks[0].gelu,\n", ""),
+        ('"distillation" in _list_pooling_modes(model)', "True"),
     ),
     *_in(
         "keras_vit/layers/resnet.py",
