@@ -138,7 +138,9 @@ def attention_maps(
     )
     _check_memory(shape, rows)
     maps, done = np.empty(shape, np.float32), 0
-    compiled = compiled_once(model, AttentionMaps, image_size, lambda: AttentionMaps(sites))
+    compiled = compiled_once(
+        model, AttentionMaps, image_size, sites.pixels, lambda: AttentionMaps(sites)
+    )
     for batch in batches_of(images, lambda _: rows, _describe_input(sites)):
         weights = computed(compiled, batch.images, min(rows, len(images)))
         maps[:, done : done + len(weights)] = np.moveaxis(weights, 1, 0)
@@ -219,7 +221,7 @@ def head_maps(model: keras.Model, images: np.ndarray) -> np.ndarray:
         shares = sites.shares(image_size)
         return HeadMaps(sites, shares, len(shares) - math.prod(grid))
 
-    compiled = compiled_once(model, HeadMaps, image_size, make)
+    compiled = compiled_once(model, HeadMaps, image_size, sites.pixels, make)
     maps = [np.zeros(0, np.float32)]
     for batch in batches_of(images, lambda _: rows, _describe_input(sites)):
         maps.append(computed(compiled, batch.images, min(rows, len(images))).ravel())
@@ -300,7 +302,7 @@ def _iterate_sums(
         image_size = batch.images.shape[1:3]
         if compiled is None:
             make = functools.partial(_make_sums_model, sites, image_size)
-            compiled = compiled_once(model, AttentionSums, image_size, make)
+            compiled = compiled_once(model, AttentionSums, image_size, sites.pixels, make)
         rows = max(rows, len(batch.images))
         distances, rollouts = computed(compiled, batch.images, rows)
         yield image_size, distances[batch.kept], rollouts[batch.kept]

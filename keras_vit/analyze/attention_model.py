@@ -15,6 +15,7 @@ from keras import ops
 
 from keras_vit.analyze.attention_sites import Sites
 from keras_vit.layers import AttentionPooling
+from keras_vit.pixels import Pixels
 
 
 class AttentionReader(keras.layers.Layer):
@@ -197,13 +198,21 @@ _KEPT: weakref.WeakKeyDictionary[keras.Model, dict[type, tuple[Any, keras.Model]
 
 
 def compiled_once(
-    model: keras.Model, kind: type, image_size: tuple[int, int], make: Callable[[], keras.Model]
+    model: keras.Model,
+    kind: type,
+    image_size: tuple[int, int],
+    pixels: Pixels | None,
+    make: Callable[[], keras.Model],
 ) -> keras.Model:
-    """Returns the result of `make`, cached for this model and size while the model is unchanged."""
+    """Returns the result of `make`, cached for this model while its variables, its dtypes, the image
+    size and the range of pixels are the same.
+    """
     now = (
         image_size,
+        pixels,
         tuple(map(id, model.variables)),
-        tuple(layer.dtype_policy.name for layer in model.layers),
+        # With nested models, and the layers inside the blocks.
+        tuple(layer.dtype_policy.name for layer in model._flatten_layers()),
     )
     kept = _KEPT.setdefault(model, {})
     if kind not in kept or kept[kind][0] != now:

@@ -844,7 +844,35 @@ def test_a_pooling_outside_of_the_vit_is_found_and_an_unknown_one_is_an_assumpti
 def test_what_was_traced_is_kept_until_the_model_has_other_weights():
     images = keras.Input((4,))
     model = keras.Model(images, keras.layers.Dense(3)(images))
-    made = [compiled_once(model, AttentionReader, SIZE, object) for _ in range(2)]
+    made = [compiled_once(model, AttentionReader, SIZE, None, object) for _ in range(2)]
     assert made[0] is made[1]
     model.layers[-1].enable_lora(1)
-    assert compiled_once(model, AttentionReader, SIZE, object) is not made[0]
+    assert compiled_once(model, AttentionReader, SIZE, None, object) is not made[0]
+
+
+def test_what_was_traced_is_made_again_for_another_range_of_pixels(build: Build):
+    model, other = build(), build()
+    other.set_weights(model.get_weights())
+    keras_vit.pixels.declare(other, "0..1")
+    for function in (attention_maps, attention_rollout, head_maps):
+        before, expected = function(model, IMAGES), function(other, IMAGES)
+        assert np.abs(before - expected).max() > 0.01
+        declared = keras.Model(model.input, model.output)
+        np.testing.assert_allclose(function(declared, IMAGES), before, atol=1e-6)
+        keras_vit.pixels.declare(declared, "0..1")
+        np.testing.assert_allclose(function(declared, IMAGES), expected, atol=1e-6)
+        keras_vit.pixels.declare(declared, "-1..1")
+
+
+def test_what_was_traced_is_made_again_for_other_dtypes_inside_a_model(vit: keras.Model):
+    inner = keras.models.clone_model(vit)
+    inner.set_weights(vit.get_weights())
+    model = keras.Sequential([keras.Input((*SIZE, 3)), inner])
+    in_float32 = attention_maps(model, PIXELS)
+    np.testing.assert_allclose(in_float32, attention_maps(vit, PIXELS), atol=1e-6)
+    for layer in inner._flatten_layers(include_self=False):
+        if not isinstance(layer, keras.layers.InputLayer):
+            layer.dtype_policy = "mixed_bfloat16"
+    found = attention_maps(model, PIXELS)
+    assert 0 < np.abs(found - in_float32).max() < 0.1
+    assert (numpy_of(ops.cast(ops.cast(found, "bfloat16"), "float32")) == found).all()

@@ -1246,6 +1246,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "keras_vit/analyze/attention_model.py",
         "tests/analyze/test_attention.py",
         ("        tuple(map(id, model.variables)),\n", ""),
+        ("        image_size,\n        pixels,\n", "        image_size,\n"),
     ),
     *_in(
         "keras_vit/analyze/attention_part.py",
