@@ -36,6 +36,8 @@ from keras_vit.weights.secrets import without_secrets
 from keras_vit.writing import to_one_line
 
 _IMAGENET_21K = 21843
+# Files that show that a folder contains a report. A report that failed has no page.
+_OF_REPORTS = ("report.html", *(name for name in FILES if name.endswith(".csv")))
 _LONGER_SIDE = 640  # of a drawn photo, in pixels
 # Per step. The attention of each head has one number for each pair of patches.
 _MOST_PHOTOS, _MOST_PAIRS = 16, 6_000_000
@@ -141,11 +143,12 @@ def inspect(
 
 
 def find_photos(images: str | os.PathLike, output: str | os.PathLike) -> Found:
-    """Finds the photos in a folder and its subfolders, as `predict` does, without those of reports.
+    """Finds the photos in a folder and its subfolders, as `predict` does, without figures of reports.
 
     Args:
         images: The folder, or a single photo.
-        output: Folder of the report, whose figures are not photographs.
+        output: Folder of the report. Its figures, and those of reports in other folders, are not
+            photographs.
 
     Raises:
         ValueError: If there is no such folder or photo, or the folder contains no photos.
@@ -159,14 +162,22 @@ def find_photos(images: str | os.PathLike, output: str | os.PathLike) -> Found:
     if not folder.exists():
         raise ValueError(f"There is no folder or photo {images}. Expected a folder of photographs.")
     found = predict.find_photos([folder])
-    drawn = [
-        path for path in found.photos if path.name in FILES and path.parent.resolve() == report
-    ]
+    drawn = [path for path in found.photos if _is_drawn(path, report)]
     photos = [path for path in found.photos if path not in drawn]
     if not photos:
         raise ValueError(f"{images} contains no photos except the figures of an earlier report.")
     return Found(
         photos, found.left_out + [LeftOut(path, "a figure of an earlier report") for path in drawn]
+    )
+
+
+def _is_drawn(path: Path, report: Path) -> bool:
+    """Returns whether a photo is a figure of the report in the folder `report`, or of another one,
+    whose page or tables are in the same folder.
+    """
+    folder = path.parent
+    return path.name in FILES and (
+        folder.resolve() == report or any((folder / name).exists() for name in _OF_REPORTS)
     )
 
 

@@ -88,6 +88,15 @@ def test_photos_are_found_in_folders_below_and_hidden_ones_and_reports_are_not(t
         (images / "report").mkdir(exist_ok=True)
         (images / "report" / name).write_bytes((images / "a.png").read_bytes())
     assert len(find_photos(images, images / "report").photos) == 5
+    # Figures of another report, and of one that failed before it wrote its page.
+    for left in ("report.html", "photos.csv"):
+        folder = images / f"other of {left}"
+        save(folder / "heads.png")
+        save(folder / "cat.png")
+        assert len(find_photos(images, tmp_path / "new").photos) == 7
+        (folder / left).touch()
+        assert len(find_photos(images, tmp_path / "new").photos) == 6
+        (folder / "cat.png").unlink()
 
 
 def test_a_single_photo_is_taken(tmp_path: Path):
