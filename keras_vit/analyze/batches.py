@@ -9,6 +9,7 @@ from keras_vit.pixels import Pixels
 
 # Allows images that were standardized instead of scaled to [-1, 1], but not 0 to 255.
 _LARGEST_PIXEL = 8.0
+_LEAST_OF_UNIT = -0.25  # allows the overshoot of resizing, but not images in [-1, 1]
 
 
 class Batch(NamedTuple):
@@ -89,7 +90,7 @@ def check_shape(shape: tuple, taken: Taken) -> None:
     ):
         return
     advice = {
-        3: " For one image, pass `image[None]`.",
+        3: " For one image, pass `image[None]`; for a data set of single images, `dataset.batch(16)`.",
         4: " Resize them, or build the model for their size.",
     }
     raise ValueError(
@@ -117,6 +118,7 @@ def _unpack(batches: Any) -> Iterator[Batch]:
             f"(images, labels, weights). Received: {type(batches).__name__}."
         )
     for batch in batches:
+        _check_batch(batch)
         labels_and_weights: tuple = ()
         if isinstance(batch, tuple | list) and 0 < len(batch) <= 3 and np.ndim(batch[0]) == 4:
             batch, *labels_and_weights = batch
@@ -133,6 +135,30 @@ def _unpack(batches: Any) -> Iterator[Batch]:
                 f"{len(images)} images."
             )
         yield Batch(images, kept)
+
+
+def _check_batch(batch: Any) -> None:
+    """Raises a ValueError for the elements of data sets that have another structure."""
+    if isinstance(batch, dict):
+        image, label = (
+            next((key for key in batch if name in str(key).lower()), name)
+            for name in ("image", "label")
+        )
+        raise ValueError(
+            "Batches must be arrays (B, H, W, C) or tuples (images, labels, weights). Received: a "
+            f"dict with the keys {[*batch]}. Convert it, such as with "
+            f"`dataset.map(lambda batch: (batch[{image!r}], batch[{label!r}]))`."
+        )
+    if not isinstance(batch, tuple | list):
+        return
+    shapes = [tuple(np.shape(part)) for part in batch]
+    if len(set(shapes)) <= 1 or (len(shapes[0]) == 4 and len(shapes) <= 3):
+        return
+    advice = " Batch the data set: `dataset.batch(16)`." if len(shapes[0]) == 3 else ""
+    raise ValueError(
+        "Batches must be arrays (B, H, W, C) or tuples (images, labels, weights). Received: a "
+        f"{type(batch).__name__} of the shapes {', '.join(map(str, shapes))}.{advice}"
+    )
 
 
 def _check_images(images: np.ndarray, taken: Taken) -> np.ndarray:
@@ -160,6 +186,16 @@ def _check_images(images: np.ndarray, taken: Taken) -> np.ndarray:
         raise ValueError(
             f"The model scales pixels itself: pass them from 0 to 255. Received: pixels down to "
             f"{low:g}."
+        )
+    if taken.pixels.are_levels and 0 < high <= 1 and (images != np.round(images)).any():
+        raise ValueError(
+            f"The model scales pixels itself: pass them from 0 to 255. Received: pixels from "
+            f"{low:g} to {high:g}, which seem to be scaled already: pass `255 * images`."
+        )
+    if taken.pixels.low == 0 and not taken.pixels.are_levels and low < _LEAST_OF_UNIT:
+        raise ValueError(
+            f"Float images must be in [0, {taken.pixels.high:g}]. Received: pixels from {low:g} to "
+            f"{high:g}. For images in [-1, 1], pass `(images + 1) / 2`."
         )
     if not taken.pixels.are_levels and max(-low, high) > _LARGEST_PIXEL:
         raise ValueError(

@@ -345,9 +345,11 @@ class _Reading:
 def _read(file: Path, size: tuple[int, int]) -> tuple[np.ndarray | None, str]:
     """Reads a photo, and returns it or the problem."""
     try:
-        return predict.read_levels(file, size), ""
+        levels = predict.read_levels(file, size)
     except (ValueError, ImportError, OSError, MemoryError) as error:
         return None, str(error) or type(error).__name__
+    # Fractions in a black photo would be refused as pixels that are already scaled to [0, 1].
+    return (np.round(levels) if levels.max() <= 1 else levels), ""
 
 
 def _read_for_drawing(file: Path) -> np.ndarray:

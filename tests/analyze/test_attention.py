@@ -311,7 +311,7 @@ def test_sums_in_the_graph_are_those_of_the_weights(build: Build, case: str):
     heads = head_maps(model, PIXELS)
     assert heads.shape == (5, 2, 2, 4, 6) and heads.dtype == np.float32
     of_patches = asked[..., num_prefix_tokens:].reshape(2, 5, 2, 4, 6)
-    np.testing.assert_allclose(heads, np.moveaxis(of_patches, 0, 1), atol=1e-6)
+    np.testing.assert_allclose(heads, np.moveaxis(of_patches, 0, 1), atol=1e-5)
 
 
 def test_attention_pooling_reads_tokens_in_its_own_shares(build: Build):
@@ -328,7 +328,7 @@ def test_attention_pooling_reads_tokens_in_its_own_shares(build: Build):
     assert np.ptp(shares) > 0.02
     np.testing.assert_allclose(attention_rollout(model, PIXELS), expected, rtol=1e-4)
     heads = np.einsum("bn,lbanm->blam", shares, maps).reshape(5, 2, 2, 4, 6)
-    np.testing.assert_allclose(head_maps(model, PIXELS), heads, atol=1e-6)
+    np.testing.assert_allclose(head_maps(model, PIXELS), heads, atol=1e-5)
 
 
 def test_halves_of_axial_blocks_are_layers(tiny_vit):
@@ -461,6 +461,24 @@ def test_rows_that_only_fill_up_do_not_count(vit: keras.Model):
     same(summarize_attention(vit, batches, num_rollouts=9), expected)
     with pytest.raises(ValueError, match="no images, or all have weight 0"):
         summarize_attention(vit, batches[1:2])
+
+
+@pytest.mark.tensorflow
+def test_the_advice_for_data_sets_of_tensorflow_is_true(vit: keras.Model):
+    import tensorflow as tf
+
+    expected = summarize_attention(vit, IMAGES)
+    labelled = tf.data.Dataset.from_tensor_slices((IMAGES, np.arange(5)))
+    with pytest.raises(ValueError, match=r"\(32, 48, 3\), \(\). Batch the data set"):
+        summarize_attention(vit, labelled)
+    same(summarize_attention(vit, labelled.batch(16)), expected)
+    named = tf.data.Dataset.from_tensor_slices({"image": IMAGES, "label": np.arange(5)}).batch(2)
+    with pytest.raises(ValueError, match="dict with the keys"):
+        summarize_attention(vit, named)
+    same(
+        summarize_attention(vit, named.map(lambda batch: (batch["image"], batch["label"]))),
+        expected,
+    )
 
 
 @pytest.mark.tensorflow
@@ -643,6 +661,26 @@ def test_a_model_that_scales_pixels_takes_them_from_0_to_255(build: Build):
         attention_maps(model, PIXELS)
 
 
+def test_pixels_that_are_scaled_already_are_refused_by_a_model_that_scales_them(build: Build):
+    model = build(include_preprocessing=True)
+    with pytest.raises(ValueError, match=r"from 0 to 1, which seem .* pass `255 \* images`"):
+        attention_maps(model, IMAGES / np.float32(255))
+    for dark in (0 * IMAGES, IMAGES // 128):  # levels of black images
+        attention_maps(model, dark.astype("float32"))
+
+
+def test_pixels_from_minus_1_are_refused_by_a_model_that_takes_them_from_0(build: Build):
+    model = build()
+    keras_vit.pixels.declare(model, "0..1")
+    with pytest.raises(ValueError, match=r"in \[0, 1\]. Received: pixels from -1 to .* / 2`"):
+        attention_maps(model, PIXELS)
+    scaled = (PIXELS + 1) / 2
+    np.testing.assert_allclose(
+        attention_maps(model, scaled), attention_maps(model, IMAGES), atol=1e-5
+    )
+    attention_maps(model, np.float32(1.2) * scaled - np.float32(0.1))  # as after resizing
+
+
 def test_a_model_with_two_inside_must_be_told_which(build: Build):
     images = keras.Input((*SIZE, 3))
     first, second = build(name="first"), build(name="second")
@@ -702,7 +740,10 @@ def test_a_model_whose_graph_is_hidden_names_what_can_be_passed(build: Build):
         (PIXELS + np.inf, "must be finite"),
         (PIXELS[:0], "no images"),
         ([], "no images"),
-        ([PIXELS[0]], r"Received: the shape \(32, 48, 3\)"),
+        (
+            [PIXELS[0]],
+            r"Received: the shape \(32, 48, 3\).*for a data set of single images, `dataset.batch\(16\)`",
+        ),
         (
             [(PIXELS, np.zeros(5), np.ones(4))],
             r"must be one weight for each image. Received: weights \(4,\) for 5 images",
@@ -710,7 +751,19 @@ def test_a_model_whose_graph_is_hidden_names_what_can_be_passed(build: Build):
         ("photos", "must be an array .* Received: str"),
         (None, "must be an array .* Received: NoneType"),
         ({"image": PIXELS}, "must be an array .* Received: dict"),
-        ([{"image": PIXELS}], r"Received: the shape \(\)"),
+        (
+            [{"id": [0] * 5, "image": PIXELS, "label": [0] * 5}],
+            r"dict with the keys \['id', 'image', 'label'\]. Convert it, such as with "
+            r"`dataset.map\(lambda batch: \(batch\['image'\], batch\['label'\]\)\)`",
+        ),
+        (
+            [(PIXELS[0], np.int64(3))],
+            r"a tuple of the shapes \(32, 48, 3\), \(\). Batch the data set: `dataset.batch\(16\)`",
+        ),
+        (
+            [(PIXELS, np.zeros(5), np.ones(5), np.ones(5))],
+            r"of the shapes \(5, 32, 48, 3\), \(5,\), \(5,\), \(5,\)\.$",
+        ),
     ],
 )
 def test_what_are_no_images_for_the_model_are_refused(vit: keras.Model, images, message: str):
@@ -858,9 +911,9 @@ def test_what_was_traced_is_made_again_for_another_range_of_pixels(build: Build)
         before, expected = function(model, IMAGES), function(other, IMAGES)
         assert np.abs(before - expected).max() > 0.01
         declared = keras.Model(model.input, model.output)
-        np.testing.assert_allclose(function(declared, IMAGES), before, atol=1e-6)
+        np.testing.assert_allclose(function(declared, IMAGES), before, atol=1e-5)
         keras_vit.pixels.declare(declared, "0..1")
-        np.testing.assert_allclose(function(declared, IMAGES), expected, atol=1e-6)
+        np.testing.assert_allclose(function(declared, IMAGES), expected, atol=1e-5)
         keras_vit.pixels.declare(declared, "-1..1")
 
 
@@ -869,7 +922,7 @@ def test_what_was_traced_is_made_again_for_other_dtypes_inside_a_model(vit: kera
     inner.set_weights(vit.get_weights())
     model = keras.Sequential([keras.Input((*SIZE, 3)), inner])
     in_float32 = attention_maps(model, PIXELS)
-    np.testing.assert_allclose(in_float32, attention_maps(vit, PIXELS), atol=1e-6)
+    np.testing.assert_allclose(in_float32, attention_maps(vit, PIXELS), atol=1e-5)
     for layer in inner._flatten_layers(include_self=False):
         if not isinstance(layer, keras.layers.InputLayer):
             layer.dtype_policy = "mixed_bfloat16"

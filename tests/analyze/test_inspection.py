@@ -195,6 +195,22 @@ def test_a_photo_that_cannot_be_read_is_named_and_another_is_drawn(
         inspect(tiny, images, tmp_path / "out")
 
 
+def test_a_black_photo_is_analysed_by_a_model_that_takes_levels(
+    images: Path, tmp_path: Path, subjects: list[Subject]
+):
+    """Its levels are 0 and 1, and resizing makes fractions of them."""
+    model = models.vision_transformer(
+        ROW, keras.layers.Rescaling(1 / 127.5, -1.0)(pixels := keras.Input((32, 32, 3))), classes=3
+    )
+    keras.Model(pixels, model.output).save(tmp_path / "model.keras")
+    black = np.random.default_rng(0).integers(0, 2, (50, 70, 3), dtype=np.uint8)
+    (tmp_path / "black").mkdir()
+    Image.fromarray(black).save(tmp_path / "black" / "a.png")
+    found = inspect(tmp_path / "model.keras", tmp_path / "black", tmp_path / "out")
+    assert not found.photos[0].problem and "from 0 to 255" in found.taken
+    assert np.unique(subjects[0].shown[0].seen).tolist() == [0, 1]
+
+
 def test_photos_are_shown_the_right_way_up_in_their_own_aspect(
     tiny: Path, tmp_path: Path, subjects: list[Subject]
 ):
