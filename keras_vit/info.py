@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 
 from keras_vit import cost, grid, paper
+from keras_vit.cost.rows import Classes, resolve_classes
 from keras_vit.options import has_class_token
 from keras_vit.variants import FAMILY_VARIANTS, VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights import catalog
@@ -16,13 +17,14 @@ _MIB = 2**20
 _DEFAULT_SIZE = (224, 224)
 
 
-def models_table(image_size: tuple[int, int] | None = None, classes: int | None = 1000) -> str:
+def models_table(image_size: tuple[int, int] | None = None, classes: Classes = "default") -> str:
     """Returns the table of all models, one line each.
 
     Args:
         image_size: (height, width) in pixels; default: 224 x 224. Rows of models whose patches do
             not tile it contain "-".
-        classes: Outputs of the head, or None for no head.
+        classes: Outputs of the head, or None for no head. Default: 1000, and for CLIP those of its
+            projection.
 
     Example:
         >>> print(models_table().splitlines()[3])
@@ -33,15 +35,18 @@ def models_table(image_size: tuple[int, int] | None = None, classes: int | None 
     for name, row in VARIANTS.items():
         published = str(len(catalog.list_weights(name)) or "-")
         table.append([name, *_format_row(row, size, classes), published])
+    ends = "with 1,000 classes (CLIP: with the outputs of its projection)"
+    if classes != "default":
+        ends = _format_head(classes, "classes")
     head = (
-        f"{size[0]} x {size[1]} pixels, {_describe_head(classes)}; MiB: size of the weights in "
-        "float32; weights: number of published tags\n"
+        f"{size[0]} x {size[1]} pixels, {ends}; MiB: size of the weights in float32; weights: number "
+        "of published tags\n"
     )
     return "\n".join([head, *_align(table)])
 
 
 def model_card(
-    model: str, image_size: tuple[int, int] | None = None, classes: int | None = 1000
+    model: str, image_size: tuple[int, int] | None = None, classes: Classes = "default"
 ) -> str:
     """Returns a description of one model: architecture, cost at an image size, published weights.
 
@@ -51,7 +56,7 @@ def model_card(
     Args:
         model: Name of a model.
         image_size: (height, width) in pixels; default: that of the row, 224 x 224 for the paper's.
-        classes: Outputs of the head, or None for no head. The projection of CLIP has its own number.
+        classes: As in `models_table`.
 
     Raises:
         ValueError: If the name is unknown, or the patches do not tile the image.
@@ -63,8 +68,6 @@ def model_card(
     tags = catalog.list_weights(model)  # its error for an unknown model suggests close names
     row = VARIANTS[model]
     size = image_size or cost.native_size(row)
-    if isinstance(row, ViTVariant) and classes is not None:
-        classes = row.projection or classes
     facts = (
         _describe_transformer(row, size)
         if isinstance(row, ViTVariant)
@@ -84,11 +87,12 @@ def model_card(
 
 
 def _format_row(
-    row: ViTVariant | ResNetVariant, size: tuple[int, int], classes: int | None
+    row: ViTVariant | ResNetVariant, size: tuple[int, int], classes: Classes
 ) -> list[str]:
+    outputs = resolve_classes(row, classes)
     try:
-        parameters = cost.parameters(row, image_size=size, classes=classes)
-        gmacs = cost.macs(row, size, classes=classes) / 1e9
+        parameters = cost.parameters(row, image_size=size, classes=outputs)
+        gmacs = cost.macs(row, size, classes=outputs) / 1e9
     except ValueError:
         return ["-"] * 4
     tokens = str(cost.tokens(row, size)) if isinstance(row, ViTVariant) else "-"
@@ -180,10 +184,12 @@ def _describe_resnet(row: ResNetVariant, size: tuple[int, int]) -> list[tuple[st
 
 
 def _describe_cost(
-    row: ViTVariant | ResNetVariant, size: tuple[int, int], classes: int | None
+    row: ViTVariant | ResNetVariant, size: tuple[int, int], classes: Classes
 ) -> list[tuple[str, str]]:
-    parameters = cost.parameters(row, image_size=size, classes=classes)
-    macs = cost.macs(row, size, classes=classes)
+    outputs = resolve_classes(row, classes)
+    parameters = cost.parameters(row, image_size=size, classes=outputs)
+    macs = cost.macs(row, size, classes=outputs)
+    word = _name_outputs(row) if classes == "default" else "classes"
     weights = (
         f"{cost.weight_bytes(parameters, dtype) / _MIB:,.1f} MiB in {dtype}" for dtype in _DTYPES
     )
@@ -191,7 +197,7 @@ def _describe_cost(
         cost.activation_bytes(row, size, training=training) / _MIB for training in (False, True)
     )
     return [
-        ("parameters", f"{parameters:,} {_describe_head(classes)}"),
+        ("parameters", f"{parameters:,} {_format_head(outputs, word)}"),
         ("MACs", f"{macs / 1e9:,.2f} G per image, forward"),
         ("FLOPs", f"{cost.flops(macs) / 1e9:,.2f} G per image, forward"),
         ("weights", ", ".join(weights)),
@@ -220,15 +226,20 @@ def _describe_pretraining(row: ViTVariant | ResNetVariant) -> Iterator[tuple[str
 _DTYPES = ("float32", "bfloat16", "int8")
 
 
-def _describe_head(classes: int | None) -> str:
-    return "without a head" if classes is None else f"with {classes:,} classes"
+def _format_head(outputs: int | None, word: str) -> str:
+    return "without a head" if outputs is None else f"with {outputs:,} {word}"
+
+
+def _name_outputs(row: ViTVariant | ResNetVariant) -> str:
+    """Returns "outputs" for a projection, the image embedding of CLIP."""
+    return "outputs" if isinstance(row, ViTVariant) and row.projection else "classes"
 
 
 def _format_weights(model: str, tags: list[str]) -> list[str]:
     rows = [catalog.lookup(model, tag) for tag in tags]
     # Aliases of a file come before its own tag, so the last tag of each URL stays.
     names = {row.url: row.tag for row in rows}
-    table = [["  tag", "pixels", "classes", "top-1 %", "MiB", ""]]
+    table = [["  tag", "pixels", _name_outputs(VARIANTS[model]), "top-1 %", "MiB", ""]]
     for row in rows:
         accuracy = "-" if row.accuracy is None else f"{row.accuracy:.2f}"
         size = "-" if row.bytes is None else f"{row.bytes / _MIB:.0f}"

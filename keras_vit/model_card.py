@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 
 from keras_vit import cost, paper
+from keras_vit.cost.rows import Classes, resolve_classes
 from keras_vit.variants import FAMILY_VARIANTS, VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights import catalog
 from keras_vit.weights.catalog import CatalogRow
@@ -40,7 +41,7 @@ _TRAINING_DATA = (
 
 
 def format_model_card(
-    model: str, image_size: tuple[int, int] | None = None, classes: int | None = 1000
+    model: str, image_size: tuple[int, int] | None = None, classes: Classes = "default"
 ) -> str:
     """Returns the card of a model as Markdown: origin, licence, training data, pixels, published
     numbers with their sources, cost, known limits, citation.
@@ -49,8 +50,8 @@ def format_model_card(
         model: Name of a model.
         image_size: (height, width) in pixels, for the cost; default: that of the row, 224 x 224
             for the paper's.
-        classes: Outputs of the head, for the cost, or None for no head. The projection of CLIP has
-            its own number.
+        classes: Outputs of the head, for the cost, or None for no head. Default: 1000, and for CLIP
+            those of its projection.
 
     Raises:
         ValueError: If the name is unknown, or the patches do not tile the image.
@@ -201,17 +202,14 @@ def _format_number(number: paper.Published) -> list[str]:
     ]
 
 
-def _describe_cost(
-    row: ViTVariant | ResNetVariant, size: tuple[int, int], classes: int | None
-) -> str:
-    if isinstance(row, ViTVariant) and classes is not None:
-        classes = row.projection or classes
-    parameters = cost.parameters(row, image_size=size, classes=classes)
-    macs = cost.macs(row, size, classes=classes)
+def _describe_cost(row: ViTVariant | ResNetVariant, size: tuple[int, int], classes: Classes) -> str:
+    outputs = resolve_classes(row, classes)
+    parameters = cost.parameters(row, image_size=size, classes=outputs)
+    macs = cost.macs(row, size, classes=outputs)
     forward, training = (
         cost.activation_bytes(row, size, training=training) / _MIB for training in (False, True)
     )
-    head = "without a head" if classes is None else f"with {classes:,} outputs"
+    head = "without a head" if outputs is None else f"with {outputs:,} outputs"
     rows = [
         ["parameters", f"{parameters:,}"],
         ["weights in float32", f"{cost.weight_bytes(parameters) / _MIB:,.1f} MiB"],

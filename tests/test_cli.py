@@ -248,6 +248,9 @@ def test_info_takes_a_rectangle_and_a_number_of_classes(capsys: pytest.CaptureFi
     shown = capsys.readouterr().out
     assert "14 x 24 patches" in shown
     assert "without a head" in shown
+    for flags, words in (([], "with 512 outputs"), (["--classes=10"], "with 10 classes")):
+        assert cli.main(["info", "CLIP_B16", *flags]) == 0
+        assert words in capsys.readouterr().out
 
 
 def test_info_without_a_model_shows_them_all(capsys: pytest.CaptureFixture):

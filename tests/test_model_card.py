@@ -176,6 +176,7 @@ def test_the_cost_is_that_of_the_size_and_the_head():
     assert f"| weights in float32 | {4 * parameters / 2**20:.1f} MiB |" in cost
     assert "without a head, at 384 x 384 pixels" in cost
     assert "with 512 outputs" in sections(format_model_card("CLIP_B16"))["Cost"]
+    assert "with 10 outputs" in sections(format_model_card("CLIP_B16", classes=10))["Cost"]
 
 
 def test_the_card_has_the_numbers_of_the_cost_module():

@@ -17,8 +17,9 @@ def define(values: flags.FlagValues) -> None:
     )
     flags.DEFINE_integer(
         "classes",
-        1000,
-        "Number of classes; 0 for a model without a head.",
+        None,
+        "Number of classes; 0 for a model without a head. Default: 1000, or the outputs of the "
+        "projection of CLIP.",
         lower_bound=0,
         flag_values=values,
     )
@@ -29,7 +30,7 @@ def define(values: flags.FlagValues) -> None:
 
 def run(arguments: list[str], values: flags.FlagValues) -> int:
     size = None if values.image_size is None else parse_size(values.image_size)
-    classes = values.classes or None
+    classes = "default" if values.classes is None else values.classes or None
     if values.markdown:
         if not arguments:
             raise flags.ValidationError(

@@ -1,6 +1,7 @@
-"""The number of tokens of a model, and checks of its options."""
+"""The number of tokens of a model, its defaults, and checks of its options."""
 
 import math
+from typing import Literal
 
 from keras_vit.options import (
     Classifier,
@@ -17,6 +18,10 @@ from keras_vit.options import (
 from keras_vit.variants import ResNetVariant, ViTVariant
 
 _RESNET_SIZE = (224, 224)
+_CLASSES = 1000
+
+Classes = int | Literal["default"] | None
+"""Outputs of a head: a number, that of the row ("default"), or None for no head."""
 
 
 def native_size(variant: ViTVariant | ResNetVariant) -> Size:
@@ -24,6 +29,24 @@ def native_size(variant: ViTVariant | ResNetVariant) -> Size:
     if not isinstance(variant, ViTVariant):
         return _RESNET_SIZE
     return variant.image_size, variant.image_size
+
+
+def resolve_classes(variant: ViTVariant | ResNetVariant, classes: Classes) -> int | None:
+    """Returns the number of outputs of the head, None for no head.
+
+    By default it is that of the projection of the row, which CLIP has, else 1000.
+
+    Example:
+        >>> from keras_vit.variants import VARIANTS
+        >>> [resolve_classes(VARIANTS["CLIP_B16"], classes) for classes in ("default", 10, None)]
+        [512, 10, None]
+        >>> resolve_classes(VARIANTS["ViT_B16"], "default")
+        1000
+    """
+    if classes != "default":
+        return classes
+    projection = variant.projection if isinstance(variant, ViTVariant) else None
+    return projection or _CLASSES
 
 
 def tokens(

@@ -481,8 +481,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "tests/test_info.py",
         ("_MIB = 2**20", "_MIB = 10**6"),
         (
-            "cost.macs(row, size, classes=classes) / 1e9\n    except",
-            "cost.flops(cost.macs(row, size, classes=classes)) / 1e9\n    except",
+            "cost.macs(row, size, classes=outputs) / 1e9\n    except",
+            "cost.flops(cost.macs(row, size, classes=outputs)) / 1e9\n    except",
         ),
     ),
     *_in(
