@@ -19,6 +19,7 @@ _SMALLEST_PX = 224  # smaller photos are enlarged to this side before the overla
 _TILES = 7  # filters per row, as in the paper
 _MOST_TILES = 16  # tiles per side in a figure of similarities; larger grids are subsampled
 _MOST_SMALL_TILES = 8  # the same, with more than three panels
+_LABEL_SPACE = 1.3  # distance of the labels of tiles, relative to the longest one
 
 
 def overlay(photo: np.ndarray, attention: np.ndarray) -> np.ndarray:
@@ -143,6 +144,7 @@ def draw_head_maps(path: Path, photo: np.ndarray, maps: np.ndarray, title: str =
         right.imshow(mosaic, cmap="inferno", vmin=0, vmax=1, interpolation="nearest")
         _number_tiles(right, tiles.shape, x_label="head", y_label="layer")
         _set_title(right, title, size=11, length=90)
+        _thin_labels(figure, [right])
 
 
 def draw_filters(path: Path, components: np.ndarray, explained: np.ndarray | None = None) -> None:
@@ -254,6 +256,7 @@ def draw_similarity(path: Path, similarities: Mapping[str, np.ndarray]) -> None:
             image, ax=panels.tolist(), shrink=0.8 if rows == 1 else 0.5, aspect=25, pad=0.02
         )
         bar.set_label("cosine similarity")
+        _thin_labels(figure, panels[: len(shown)])
 
 
 def _subsample(values: np.ndarray, most: int) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
@@ -417,6 +420,24 @@ def _number_tiles(
     panel.set(xlabel=x_label, ylabel=y_label)
     panel.tick_params(length=0, labelsize=8)
     panel.spines[:].set_visible(False)
+
+
+def _thin_labels(figure: Any, panels: Sequence[Any]) -> None:
+    """Keeps every k-th label of the rows and of the columns of mosaics, so that labels do not touch.
+
+    Call it when the figure is complete: it measures the labels.
+    """
+    figure.draw_without_rendering()
+    for panel in panels:
+        for axis, low, high in ((panel.xaxis, "x0", "x1"), (panel.yaxis, "y0", "y1")):
+            labels = axis.get_ticklabels()
+            boxes = [label.get_window_extent() for label in labels]
+            centers = [(getattr(box, low) + getattr(box, high)) / 2 for box in boxes]
+            longest = max(getattr(box, high) - getattr(box, low) for box in boxes)
+            distance = min(np.abs(np.diff(centers)), default=longest * _LABEL_SPACE)
+            step = math.ceil(_LABEL_SPACE * longest / distance) if distance else len(labels)
+            texts = [label.get_text() for label in labels]
+            axis.set_ticks(axis.get_ticklocs()[::step], texts[::step])
 
 
 def _set_title(panel: Any, title: str, *, size: int, length: int) -> None:

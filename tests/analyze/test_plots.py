@@ -1,7 +1,9 @@
 """Pictures of what is inside a model: what the pixels say. How they look is judged by eye."""
 
+import itertools
 import warnings
 from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from scipy.ndimage import gaussian_filter
 pytest.importorskip("matplotlib")
 Image = pytest.importorskip("PIL.Image")
 
+from keras_vit.analyze import plots  # noqa: E402
 from keras_vit.analyze.plots import (  # noqa: E402
     draw_distance,
     draw_filters,
@@ -396,3 +399,56 @@ def test_a_new_picture_takes_the_place_of_the_old_and_leaves_nothing_else(
     draw(tmp_path / "p.png")
     assert pixels(tmp_path / "p.png").std() > 0
     assert {path.name for path in tmp_path.iterdir()} == {"p.png"}
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list:
+    """The figures that are drawn, as matplotlib has them."""
+    kept, picture = [], plots.picture
+
+    @contextmanager
+    def keep(*arguments, **options):
+        with picture(*arguments, **options) as figure:
+            kept.append(figure)
+            yield figure
+
+    monkeypatch.setattr(plots, "picture", keep)
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("layers", "rows", "columns", "are_all"), [(24, 1, 14, False), (12, 14, 14, True)]
+)
+def test_labels_of_flat_tiles_do_not_touch(
+    tmp_path: Path, figures: list, layers: int, rows: int, columns: int, are_all: bool
+):
+    draw_head_maps(tmp_path / "h.png", WHITE, np.ones((layers, 3, rows, columns)))
+    [figure] = figures
+    panel = figure.axes[1]
+    labels = numbered_labels(panel.yaxis)
+    assert len(labels) == layers if are_all else 1 < len(labels) < layers
+    assert len(numbered_labels(panel.xaxis)) == 3
+    # Each label is in the middle of the row that it names.
+    height = rows + max(1, min(rows, columns) // 8)
+    for number, place in labels.items():
+        assert place == (number - 1) * height + (rows - 1) / 2
+
+
+@pytest.mark.parametrize("shape", [(2, 60), (60, 2)])
+def test_labels_of_similarities_do_not_touch(tmp_path: Path, figures: list, shape):
+    draw_similarity(tmp_path / "s.png", {"one": cosines(*shape), "two": cosines(*shape)})
+    for panel in figures[0].axes[:2]:
+        labels = numbered_labels(panel.yaxis), numbered_labels(panel.xaxis)
+        assert all(labels) and min(map(len, labels)) < 3
+
+
+def numbered_labels(axis) -> dict[int, float]:
+    """The numbers on an axis and their places; none of them covers another."""
+    axis.figure.draw_without_rendering()
+    labels = axis.get_ticklabels()
+    boxes = [label.get_window_extent() for label in labels]
+    assert not any(one.overlaps(other) for one, other in itertools.pairwise(boxes))
+    return {
+        int(label.get_text()): float(place)
+        for label, place in zip(labels, axis.get_ticklocs(), strict=True)
+    }
