@@ -71,7 +71,7 @@ def inspect(
     batch_size: int | None = None,
     progress: Callable[[int | None, int], None] = lambda done, total: None,
 ) -> Inspection:
-    """Writes a report on a model: `report.html` with all figures, and all numbers as CSV.
+    """Writes a report on a model: `report.html` with all figures, and tables of numbers as CSV.
 
     All photos are analyzed, and `num_shown` of them, spread over the folder, are drawn. Unreadable
     photos are listed in the report.

@@ -1,4 +1,4 @@
-"""The report on a model: `report.html`, its figures as PNG and its numbers as CSV.
+"""The report on a model: `report.html`, its figures as PNG, and tables of numbers as CSV.
 
 Sections that do not apply to a model are omitted, and the page lists them with the reasons. The
 caller builds the model and reads the photographs.

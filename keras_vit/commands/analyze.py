@@ -80,9 +80,10 @@ COMMAND = Command(
         "of each head,\n"
         "patch filters, the similarity of position embeddings, and the cost of the model. The page "
         "is one file and\n"
-        "needs no network. All numbers are also written as CSV. Sections that do not apply, such "
-        "as attention of a\n"
-        "ResNet, are omitted and listed with the reason. Photos that cannot be read are skipped "
-        "and listed."
+        "needs no network. Rollouts, distances, explained variances, similarities and predictions "
+        "are also written\n"
+        "as CSV. Sections that do not apply, such as attention of a ResNet, are omitted and listed "
+        "with the reason.\n"
+        "Photos that cannot be read are skipped and listed."
     ),
 )
