@@ -61,7 +61,9 @@ _DEVICES = flags.DEFINE_enum(
     "devices", "auto", ["auto", "one", "mirrored", "tpu"], "Devices to compute on."
 )
 _PRECISION = flags.DEFINE_enum(
-    *("precision", "float32", ["float32", "mixed_bfloat16", "mixed_float16"]),
+    "precision",
+    "float32",
+    ["float32", "mixed_bfloat16", "mixed_float16"],
     "Dtype policy. A file model.keras has its own.",
 )
 
