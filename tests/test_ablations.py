@@ -1948,7 +1948,9 @@ def test_a_study_that_was_killed_and_stopped_gives_what_one_in_a_row_gives(tmp_p
     # GAP at its own rate and at that of the class token, which are the same here
     assert rows[1]["state_sha256"] == rows[2]["state_sha256"] != rows[0]["state_sha256"]
     assert rows[0]["fewshot_accuracy"] == pytest.approx(np.mean(rows[0]["fewshot_draws"]))
-    assert all(row["seconds"] > 0 and row["training_images"] == 1437 for row in rows)
+    # nobody has measured the part of the run that outlived its study
+    assert [row["seconds"] is None for row in rows] == [False, True, False]
+    assert all(row["training_images"] == 1437 for row in rows)
     page = (kept / "ablation.md").read_text()
     numbers = [f"{100 * rows[0][name]:.2f}" for name in ("fewshot_accuracy", "test_accuracy")]
     assert f"{' | '.join(numbers)} |" in page
