@@ -941,7 +941,7 @@ def test_points_are_drawn_at_the_numbers_of_images_that_the_axis_names(
     drawn = []
     for name in ("draw_accuracy_against_compute", "draw_accuracy_against_data"):
         monkeypatch.setattr(
-            f"ablations.report.{name}", lambda path, curves, **labels: drawn.append(curves)
+            f"ablations.report.{name}", lambda path, curves, **words: drawn.append((curves, words))
         )
     study = with_starts(toy(), metrics=("test",), metric="test", picture=picture)
     rows = rows_of([0.60, 0.70, 0.80], [0.50, 0.52, 0.54])
@@ -950,15 +950,24 @@ def test_points_are_drawn_at_the_numbers_of_images_that_the_axis_names(
         for start, count in (("large", 5000), ("small", 300))
         for seed in range(3)
     ]
-    for seeds in (3, 4):
+    for seeds in (3, 4):  # the second study is unfinished
         draw(tmp_path / "ablation.png", study, select_tested(study, rows, seeds), seeds)
-    labels = []
-    for curves in drawn:
+    axes = [words["x_label"] for _, words in drawn]
+    assert axes[0].endswith("training images") and axes[1] == f"{axes[0]} (3 of 4 runs)"
+    for curves, _ in drawn:
         (curves,) = curves.values() if picture == "pretraining" else [curves]
         found = {title: (point.x, round(point.accuracy)) for title, (point,) in curves.items()}
         assert found == {"A ViT": (images[0], 70), "A ResNet": (images[1], 52)}
-        labels.append({point.label for (point,) in curves.values()})
-    assert labels == [{""}, {"3 of 4 runs"}]  # of an unfinished study
+        assert {point.label for (point,) in curves.values()} == {""}
+    # an arm that has fewer runs than the other is labelled
+    kept = [
+        each for each in rows if (each["arm"], each["kind"], each["seed"]) != ("vit", "seed", 2)
+    ]
+    draw(tmp_path / "ablation.png", study, select_tested(study, kept, 3), 3)
+    curves, words = drawn[-1]
+    (curves,) = curves.values() if picture == "pretraining" else [curves]
+    labels = {title: point.label for title, (point,) in curves.items()}
+    assert labels == {"A ViT": "2 of 3 runs", "A ResNet": ""} and words["x_label"] == axes[0]
 
 
 @pytest.mark.parametrize("picture", ["means", "compute", "data"])

@@ -10,7 +10,7 @@ is not judged.
 
 import statistics
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ def cell(rows: Sequence[Row], arm: str, metric: str, seeds: int) -> str:
     if not values:
         return "not yet"
     mean, deviation = with_deviation([*values.values()])
-    return _format_number(mean, deviation) + _count_runs(values, seeds)
+    return _format_number(mean, deviation) + _count_runs(len(values), seeds)
 
 
 def verdict(
@@ -169,9 +169,9 @@ def _find_rate(study: Study, rows: Sequence[Row], arm: str) -> float | None:
         return None
 
 
-def _count_runs(values: Sized, seeds: int) -> str:
-    """Returns how many runs a mean is of, if these are fewer than planned."""
-    return f" ({len(values)} of {seeds} runs)" if len(values) < seeds else ""
+def _count_runs(count: int, seeds: int) -> str:
+    """Returns how many runs a mean is of, if these are fewer than `seeds`."""
+    return f" ({count} of {seeds} runs)" if count < seeds else ""
 
 
 def _format_number(mean: float, deviation: float | None) -> str:
@@ -396,8 +396,8 @@ def find_drawable(study: Study, tested: Sequence[Row]) -> dict[str, Arm]:
 
 
 def draw(path: Path, study: Study, rows: Sequence[Row], seeds: int) -> None:
-    """Draws the picture of a study, atomically, or removes it if no arm has a result. Arms with fewer
-    runs than planned are labelled.
+    """Draws the picture of a study, atomically, or removes it if no arm has a result. If there are fewer
+    runs than planned, it says so, at the axis or at the arms that have fewer than others.
 
     Args:
         path: Path of the PNG.
@@ -406,6 +406,8 @@ def draw(path: Path, study: Study, rows: Sequence[Row], seeds: int) -> None:
         seeds: Number of runs of each arm that the plan asks for.
     """
     kept = find_drawable(study, rows)
+    done = max((len(percents(rows, name, "test")) for name in kept), default=seeds)
+    so_far = _count_runs(done, seeds)
     titles = {name: f"{title} accuracy" for name, title in name_metrics(rows).items()}
     if not kept:
         path.unlink(missing_ok=True)
@@ -413,27 +415,31 @@ def draw(path: Path, study: Study, rows: Sequence[Row], seeds: int) -> None:
         # rounded, so that models of nearly equal compute have one tick
         places = {name: round(study.relative_compute(name), 2) for name in kept}
         panels = {
-            titles[metric]: _group_points(kept, rows, metric, places, seeds)
+            titles[metric]: _group_points(kept, rows, metric, places, done)
             for metric in study.metrics
         }
-        label = f"compute relative to: {next(iter(study.arms.values())).title}"
+        label = f"compute relative to: {next(iter(study.arms.values())).title}{so_far}"
         draw_accuracy_against_compute(path, panels, x_label=label, joined=True)
     elif study.picture == "pretraining":
         places = _find_places(kept, rows, PRETRAINING_IMAGES)
         panels = {
-            titles[metric]: _group_points(kept, rows, metric, places, seeds)
+            titles[metric]: _group_points(kept, rows, metric, places, done)
             for metric in study.metrics
         }
-        draw_accuracy_against_compute(path, panels, x_label="pre-training images", joined=True)
+        label = f"pre-training images{so_far}"
+        draw_accuracy_against_compute(path, panels, x_label=label, joined=True)
     elif study.picture == "data":
         places = _find_places(kept, rows, "training_images")
-        curves = _group_points(kept, rows, study.metric, places, seeds)
+        curves = _group_points(kept, rows, study.metric, places, done)
+        label = f"training images{so_far}"
         draw_accuracy_against_data(
-            path, curves, x_label="training images", y_label=f"{titles[study.metric]}, %"
+            path, curves, x_label=label, y_label=f"{titles[study.metric]}, %"
         )
     else:
         values = {name: [*percents(rows, name, study.metric).values()] for name in kept}
-        names = {name: arm.title + _count_runs(values[name], seeds) for name, arm in kept.items()}
+        names = {
+            name: arm.title + _count_runs(len(values[name]), seeds) for name, arm in kept.items()
+        }
         arms = {names[name]: values[name] for name in kept}
         paper = {names[name]: arm.paper for name, arm in kept.items() if arm.paper is not None}
         label = {"x_label": f"{titles[study.metric]}, %", "published_label": study.paper_label}
@@ -452,9 +458,11 @@ def _group_points(
     rows: Sequence[Row],
     metric: str,
     places: Mapping[str, float],
-    seeds: int,
+    most: int,
 ) -> dict[str, list[Point]]:
-    """Returns the points of each family of arms, sorted by their places on the x axis."""
+    """Returns the points of each family of arms, sorted by their places on the x axis. Those of fewer
+    than `most` runs are labelled.
+    """
     families: dict[str, list[Point]] = {}
     for name, arm in arms.items():
         values = [*percents(rows, name, metric).values()]
@@ -463,7 +471,7 @@ def _group_points(
             x=places[name],
             accuracy=mean,
             deviation=float("nan") if deviation is None else deviation,
-            label=_count_runs(values, seeds).strip(" ()"),
+            label=_count_runs(len(values), most).strip(" ()"),
         )
         for family in arm.families:
             families.setdefault(family, []).append(point)
