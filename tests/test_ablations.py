@@ -1814,7 +1814,7 @@ def test_the_committed_page_is_that_of_the_committed_rows(tmp_path: Path):
     for name in pictures:
         ours, theirs = ((folder / name).read_bytes() for folder in (tmp_path, ROOT / "docs"))
         # another version of matplotlib draws other bytes, and writes its number into the file
-        is_same = ours == theirs  # in a line of its own: pytest would print the bytes
+        is_same = ours == theirs  # in the assertion, pytest would print all bytes
         is_comparable = f"version{matplotlib.__version__}".encode() in theirs
         assert is_same or not is_comparable, f"run python experiments/results.py: {name}"
 

@@ -125,10 +125,7 @@ def attention_maps(
         >>> attention_maps(model, np.zeros((2, 32, 32, 3), "uint8")).shape
         (12, 2, 3, 5, 5)
     """
-    sites = find_attention(model)
-    _check_array(images)
-    check_shape(images.shape, _describe_input(sites))
-    image_size = (images.shape[1], images.shape[2])
+    sites, image_size = _find_sites(model, images)
     num_layers, *of_a_layer = sites.scores_shape(image_size)
     shape = (num_layers, len(images), *of_a_layer)
     rows = (
@@ -211,10 +208,7 @@ def head_maps(model: keras.Model, images: np.ndarray) -> np.ndarray:
         >>> head_maps(model, np.zeros((2, 32, 48, 3), "uint8")).shape
         (2, 12, 3, 2, 3)
     """
-    sites = find_attention(model)
-    _check_array(images)
-    check_shape(images.shape, _describe_input(sites))
-    image_size = (images.shape[1], images.shape[2])
+    sites, image_size = _find_sites(model, images)
     grid, rows = sites.grid(image_size), _choose_batch_size(sites, image_size)
 
     def make() -> HeadMaps:
@@ -334,6 +328,14 @@ def _check_image_size(sites: Sites, image_size: tuple[int, int] | None) -> tuple
         )
     check_shape((1, *size, channels), _describe_input(sites))
     return size
+
+
+def _find_sites(model: keras.Model, images: np.ndarray) -> tuple[Sites, tuple[int, int]]:
+    """Returns the attention layers of a model and the (height, width) of checked images."""
+    sites = find_attention(model)
+    _check_array(images)
+    check_shape(images.shape, _describe_input(sites))
+    return sites, (images.shape[1], images.shape[2])
 
 
 def _check_array(images: Any) -> None:

@@ -47,8 +47,8 @@ def relabel(source: Source, names: Sequence[str]) -> Source:
     if repeated:
         raise ValueError(
             f"classes.txt contains a name of {source.name} more than once: "
-            f"{', '.join(repeated[:10])}. Give each class a name of its own, in classes.txt and "
-            f"in the folder."
+            f"{', '.join(repeated[:10])}. Use another name for each class, in classes.txt and in the "
+            "folder."
         )
     return source.relabelled([places[line][0] for line in lines], names)
 

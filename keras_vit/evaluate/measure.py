@@ -71,8 +71,7 @@ class TestSet:
     Attributes:
         images: Images with one correct class each, or with sets of correct classes.
         published: Its name in `keras_vit.paper`, or "" if there are no published results.
-        assumed: The classes that the model was assumed to have, in words; "" if they were matched by
-            name.
+        assumed: The assumed order of the classes, as text; "" if classes were matched by name.
     """
 
     __test__ = False  # pytest would collect the class by its name
