@@ -575,6 +575,7 @@ def test_a_start_is_trained_and_an_arm_begins_with_its_weights(name: str, tmp_pa
     # so small a rate leaves the weights of the start
     train_and_measure(make_seed_config(config, 1e-7, 1), tmp_path / "arm")
     before, after = (dict(np.load(path)) for path in (weights, tmp_path / "arm" / "model.npz"))
+    runs.check_run(make_seed_config(config, 1e-7, 1), tmp_path / "arm")  # as it was recorded
     trunk = [each for each in after if each.endswith("kernel") and "head" not in each]
     assert len(trunk) > 10
     for each in trunk:
@@ -1317,6 +1318,34 @@ def test_a_finished_run_is_not_that_of_another_config(tmp_path: Path, monkeypatc
     runs.train_and_validate(config, tmp_path)
     with pytest.raises(ValueError, match="run.batch_size: there 32, here 7"):
         runs.train_and_validate(replace(config, run=replace(config.run, batch_size=7)), tmp_path)
+
+
+def test_a_finished_run_is_not_that_of_another_start(tmp_path: Path):
+    """The config of a fine-tuning is recorded with the hash of its weights."""
+    arm = config_of("transfer", "finetuned_10", "smoke")
+    row = row_of(arm.model, arm.variant)
+    weights, folder = tmp_path / "model.npz", tmp_path / "run"
+    config = make_seed_config(replace(arm, weights=str(weights)), 0.01, 0)
+
+    def train_start(seed: int) -> None:
+        keras.utils.set_random_seed(seed)
+        shape = (config.image_size, config.image_size, 3)
+        model = keras_vit.application(row)(
+            weights=None, include_top=False, input_shape=shape, **config.model_options
+        )
+        keras_vit.save_checkpoint(model, weights)
+
+    train_start(0)
+    folder.mkdir()
+    recorded, _ = settle(config)
+    facts = {"config": describe_config(recorded), "versions": {}}
+    (folder / "config.json").write_text(json.dumps(facts))
+    runs.check_run(config, folder)
+    train_start(0)
+    runs.check_run(config, folder)
+    train_start(1)
+    with pytest.raises(ValueError, match=r"another config:\n  weights: there .*sha256"):
+        runs.check_run(config, folder)
 
 
 def test_the_config_of_a_trial_names_the_weights_of_its_seed(tmp_path: Path):

@@ -39,6 +39,7 @@ from keras_vit.train import (
 )
 from keras_vit.train.checkpoints import Checkpoints
 from keras_vit.train.config import row_of
+from keras_vit.train.finetune_recipe import settle
 from keras_vit.train.inputs import make_sources
 from keras_vit.train.logs import read_metrics
 from keras_vit.train.new_head import build_on_trunk
@@ -70,12 +71,20 @@ def _once(procedure: Callable[..., dict[str, Any]]) -> Callable[..., None]:
     def perform(*arguments: Any) -> None:
         config, folder = arguments[0], arguments[-1]
         if is_measured(folder):
-            check_folder(folder, config)
+            check_run(config, folder)
         else:
             write_json(folder / RESULT, procedure(*arguments))
         remove_checkpoints(folder)
 
     return perform
+
+
+def check_run(config: Config | StartConfig, folder: Path) -> None:
+    """Raises ValueError if the run in a folder has another config. That of a fine-tuning is recorded
+    with the hash of its weights, so it has another config too if its start was trained again to other
+    weights.
+    """
+    check_folder(folder, settle(config)[0] if isinstance(config, FinetuneConfig) else config)
 
 
 @_once

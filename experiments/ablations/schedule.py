@@ -29,9 +29,8 @@ from ablations.arms import (
 from ablations.processor import explain_change
 from ablations.rates import find_rate, find_tried, list_stuck, next_rates
 from ablations.rows import COLUMNS, FEWSHOT, METRICS, TEST, Results, Row, key_of
-from ablations.runs import NEW_POSITIONS, RESULT, remove_checkpoints
+from ablations.runs import NEW_POSITIONS, RESULT, check_run, remove_checkpoints
 from keras_vit.train import Diverged
-from keras_vit.train.workdir import check_folder
 from keras_vit.weights.secrets import join_command
 from keras_vit.writing import table, write_json
 
@@ -196,7 +195,7 @@ class Schedule:
                 of the study, or `--only` was called with other settings.
         """
         try:
-            check_folder(trial.folder, self.make_config(trial))
+            check_run(self.make_config(trial), trial.folder)
         except ValueError as error:
             raise ValueError(
                 f"{error} Or remove this one: then the study runs the trial again."

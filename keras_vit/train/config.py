@@ -1,16 +1,29 @@
 """The parts that all configs share: data, optimizer, devices, loop; and rows of the model table."""
 
 import dataclasses
-from collections.abc import Mapping
+import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from keras_vit.applications import application
 from keras_vit.devices import DevicesConfig
 from keras_vit.suggestions import did_you_mean
 from keras_vit.train.loop import LoopConfig
 from keras_vit.train.optimizers import OptimizerConfig
 from keras_vit.variants import VARIANTS, ResNetVariant, ViTVariant
 
+# Arguments of a model that a recipe sets itself.
+_SET_BY_RECIPES = (
+    "include_top",
+    "weights",
+    "input_tensor",
+    "input_shape",
+    "pooling",
+    "classes",
+    "classifier_activation",
+    "include_preprocessing",
+)
 KINDS = ("image_folder", "tfds", "digits", "fractals", "given")
 
 
@@ -157,3 +170,22 @@ def row_of(model: str, changes: Mapping[str, Any]) -> ViTVariant | ResNetVariant
             f"{', '.join(fields)}."
         )
     return replace(row, **changes) if changes else row
+
+
+def check_model_options(
+    row: ViTVariant | ResNetVariant, options: Mapping[str, Any], *, set_too: Sequence[str] = ()
+) -> None:
+    """Raises ValueError if a recipe cannot pass on these arguments to a model of this row.
+
+    Args:
+        row: A row of the table of models.
+        options: `model_options` of a config.
+        set_too: Further arguments that the recipe sets itself.
+    """
+    arguments = inspect.signature(application(row)).parameters
+    valid = [name for name in arguments if name not in (*_SET_BY_RECIPES, *set_too)]
+    if unknown := [name for name in options if name not in valid]:
+        raise ValueError(
+            f"`model_options` does not accept {', '.join(unknown)}."
+            f"{did_you_mean(unknown[0], valid)} Valid: {', '.join(valid)}."
+        )

@@ -10,7 +10,7 @@ import keras
 
 from keras_vit.keras_file import is_file, load
 from keras_vit.pixels import describe_pixels
-from keras_vit.train.config import RunConfig, row_of
+from keras_vit.train.config import RunConfig, check_model_options, row_of
 from keras_vit.train.front import describe_kept
 from keras_vit.train.losses import default_head_bias
 from keras_vit.train.new_head import build_on_trunk, copy_with_new_head, start_sha256
@@ -75,6 +75,7 @@ def settle(config: FinetuneConfig) -> tuple[FinetuneConfig, Callable[[int], kera
     size = config.image_size
     if not is_file(config.model):
         row = row_of(config.model, config.variant)
+        check_model_options(row, config.model_options, set_too=("head_bias",))
         weights = None if config.weights == "none" else config.weights
 
         def build_by_name(num_classes: int) -> keras.Model:

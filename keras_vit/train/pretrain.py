@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_vit.applications import application
-from keras_vit.train.config import RunConfig, row_of
+from keras_vit.train.config import RunConfig, check_model_options, row_of
 from keras_vit.train.losses import default_head_bias
 from keras_vit.train.run import Procedure, run
 
@@ -48,6 +48,7 @@ def pretrain(config: PretrainConfig, workdir: str | os.PathLike) -> dict[str, fl
         keras_vit.train.loop.Diverged: If the loss, a gradient, a weight or a metric is not finite.
     """
     row = row_of(config.model, config.variant)
+    check_model_options(row, config.model_options)
 
     def build(num_classes: int):
         options = {

@@ -23,11 +23,13 @@ from keras_vit.train import (  # noqa: E402  # noqa: E402
     RunConfig,
     load_config,
     optimizers,
+    pretrain,
     recipe_words,
+    run_finetuning,
     schedules,
     smoke_form,
 )
-from keras_vit.train.config import flatten_config  # noqa: E402
+from keras_vit.train.config import check_model_options, flatten_config, row_of  # noqa: E402
 from keras_vit.train.recipes import with_fields  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
@@ -199,6 +201,35 @@ def test_a_word_too_many_lists_the_valid_ones(arg: str):
     with pytest.raises(ValueError) as caught:
         recipe_words(arg, VALID)
     assert f"Received: {arg!r}.\n  model: ViT_B16, ViT_L16\n  size: smoke" in str(caught.value)
+
+
+@pytest.mark.parametrize("procedure", [pretrain, run_finetuning])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"droput_rate": 0.1}, "Did you mean dropout_rate"),
+        ({"include_preprocessing": True}, "does not accept include_preprocessing"),
+        ({"include_top": False, "weights": None}, "does not accept include_top, weights"),
+    ],
+)
+def test_a_model_option_that_no_model_takes_stops_before_the_training(
+    tmp_path, procedure, options, message
+):
+    kind = PretrainConfig if procedure is pretrain else FinetuneConfig
+    run = RunConfig(data=DataConfig(kind="digits", flip=False), loop=LoopConfig(total_steps=1))
+    with pytest.raises(ValueError, match=message):
+        procedure(kind(model="ViT_Ti16", model_options=options, run=run), tmp_path)
+    assert not list(tmp_path.glob("config.json"))
+
+
+def test_a_recipe_passes_on_the_options_of_its_model_and_no_others():
+    vit, resnet = row_of("ViT_Ti16", {}), row_of("BiT_R50x1", {})
+    check_model_options(vit, {"classifier": "gap", "dropout_rate": 0.1, "head_bias": -7.0})
+    check_model_options(resnet, {"pool_padding": "zeros"})
+    with pytest.raises(ValueError, match="does not accept head_bias"):
+        check_model_options(vit, {"head_bias": -7.0}, set_too=["head_bias"])
+    with pytest.raises(ValueError, match="does not accept classifier"):
+        check_model_options(resnet, {"classifier": "gap"})
 
 
 def test_the_smoke_form_keeps_what_is_tried():
