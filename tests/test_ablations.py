@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,6 +39,7 @@ from keras_vit.devices import Devices  # noqa: E402
 from keras_vit.train import DevicesConfig, Diverged, FinetuneConfig, inputs  # noqa: E402
 from keras_vit.train.checkpoints import Checkpoints  # noqa: E402
 from keras_vit.train.config import row_of  # noqa: E402
+from keras_vit.train.finetune_recipe import settle  # noqa: E402
 from keras_vit.train.inputs import make_sources  # noqa: E402
 from keras_vit.train.logs import read_metrics  # noqa: E402
 from keras_vit.train.optimizers import make_optimizer  # noqa: E402
@@ -1322,7 +1324,7 @@ def test_a_finished_run_is_not_that_of_another_config(tmp_path: Path, monkeypatc
 
 def test_a_finished_run_is_not_that_of_another_start(tmp_path: Path):
     """The config of a fine-tuning is recorded with the hash of its weights."""
-    arm = config_of("transfer", "finetuned_10", "smoke")
+    arm = config_of("transfer", "pretrained_70", "smoke")
     row = row_of(arm.model, arm.variant)
     weights, folder = tmp_path / "model.npz", tmp_path / "run"
     config = make_seed_config(replace(arm, weights=str(weights)), 0.01, 0)
@@ -1921,16 +1923,24 @@ def stamps(workdir: Path) -> dict[str, tuple[str, int]]:
 SHORT = {"run.loop.total_steps": "80", "run.loop.checkpoint_every": "8"}
 
 
-def write_rates(folder: Path) -> None:
-    """Rows of all rates of the smoke study of the class token but one, which wins."""
-    plan = make_plan("class_token", "smoke", {}, SHORT, seeds=1)
-    data = data_of(*(arm.config.run for arm in study_of_plan(plan).arms.values()))
+def write_rates(
+    folder: Path,
+    name: str = "class_token",
+    changes: dict[str, str] = SHORT,
+    left_out: tuple[str, ...] = ("class_token",),
+) -> None:
+    """Rows of all rates of a smoke study, of which the middle one wins, or is left to do."""
+    plan = make_plan(name, "smoke", {}, changes, seeds=1)
+    study = study_of_plan(plan)
     results = Results(folder)
-    results.claim({**plan, "data_sha256": data})
-    for arm, values in (("class_token", (0.0, None, 0.0)), ("gap", (0.0, 0.5, 0.0))):
-        for rate, value in zip(make_grid(8e-4), values, strict=True):
-            if value is not None:
-                results.record(row(arm, "rate", rate, 0, held_out_accuracy=value))
+    configs = [*(arm.config for arm in study.arms.values()), *study.starts.values()]
+    results.claim({**plan, "data_sha256": data_of(*(config.run for config in configs))})
+    for name, arm in study.arms.items():
+        center = arm.config.run.optimizer.learning_rate
+        grid = () if arm.rate_of else make_grid(center)
+        for rate, value in zip(grid, (0.0, 0.5, 0.0), strict=True) if grid else ():
+            if value == 0.0 or name not in left_out:
+                results.record(row(name, "rate", rate, 0, held_out_accuracy=value))
 
 
 @pytest.mark.slow
@@ -2026,6 +2036,46 @@ def test_a_run_that_was_killed_while_its_checkpoints_were_removed_is_cleared_awa
         runs.remove_checkpoints(tmp_path / name)
     assert [path.parent.name for path in tmp_path.glob("*/checkpoints")] == ["begun"]
     runs.remove_checkpoints(tmp_path / "measured")  # again: nothing is left to remove
+
+
+@pytest.mark.slow
+def test_a_study_with_a_start_goes_on_after_each_loss(tmp_path: Path):
+    """Rows, runs and the weights of the start are lost in turn: what is left is not done again, and
+    all that is done again has the same weights.
+    """
+    workdir, kept = tmp_path / "runs", tmp_path / "results"
+    write_rates(kept, "resolution", {}, ())
+    table = kept / "trials.csv"
+    asked = ["--study=resolution", "--size=smoke", "--seeds=1"]
+    asked += [f"--workdir={workdir}", f"--results={kept}"]
+
+    def run() -> tuple[dict[str, str], str]:
+        done = ablations(*asked)
+        assert done.returncode == 0, done.stderr[-3000:]
+        rows = [row for row in Results(kept).rows() if row["kind"] != "rate"]
+        assert all(row["processor"] == name_cpu() for row in rows)
+        return {row["arm"]: row["state_sha256"] for row in rows}, done.stdout
+
+    def lose_rows(*arms: str) -> None:
+        lines = table.read_text().splitlines(keepends=True)
+        table.write_text(
+            "".join(line for line in lines if not any(f"={arm}/seed_0" in line for arm in arms))
+        )
+
+    first, _ = run()
+    assert [*first] == ["fractals", "same", "interpolated", "new"]
+    assert len({*first.values()}) == 4
+    finished = stamps(workdir)
+    lose_rows("same", "new", "fractals")
+    assert run()[0] == first and stamps(workdir) == finished
+    lose_rows("new")
+    shutil.rmtree(workdir / "fractals")
+    again, output = run()
+    assert again == first and "fractals/seed_0 starts" in output and "new/seed_0 s" not in output
+    lose_rows("new")
+    shutil.rmtree(workdir / "new")
+    again, output = run()
+    assert again == first and "new/seed_0 starts" in output and "fractals/seed_0 s" not in output
 
 
 @pytest.mark.slow

@@ -80,11 +80,14 @@ def _once(procedure: Callable[..., dict[str, Any]]) -> Callable[..., None]:
 
 
 def check_run(config: Config | StartConfig, folder: Path) -> None:
-    """Raises ValueError if the run in a folder has another config. That of a fine-tuning is recorded
-    with the hash of its weights, so it has another config too if its start was trained again to other
-    weights.
+    """Raises ValueError if the folder contains a run with another config.
+
+    A fine-tuning records the hash of its weights. If its start was trained again, with another
+    result, its config is another one.
     """
-    check_folder(folder, settle(config)[0] if isinstance(config, FinetuneConfig) else config)
+    if isinstance(config, FinetuneConfig) and (folder / "config.json").exists():
+        config, _ = settle(config)
+    check_folder(folder, config)
 
 
 @_once

@@ -198,9 +198,7 @@ def train(
     return {**run.metrics, "state_sha256": state_sha256(state_of(learner, model))}
 
 
-def _check_best_metric(
-    name: str, learner: Learner, evaluators: Mapping[str, Evaluator]
-) -> None:
+def _check_best_metric(name: str, learner: Learner, evaluators: Mapping[str, Evaluator]) -> None:
     valid = [f"validation/{count}" for count in learner.counts]
     if name in valid or name.partition("/")[0] in evaluators:
         return

@@ -709,6 +709,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "experiments/ablations/runs.py",
         "tests/test_ablations.py",
         ("check_folder(folder, config)", "pass"),
+        ("config, _ = settle(config)", "pass"),
         ("10 if num_classes <= FEW_CLASSES else 5", "5 if num_classes <= FEW_CLASSES else 10"),
         ("DRAWS = tuple(range(10))", "DRAWS = tuple(range(5))"),
         ("PRETRAINED_SHOTS = 5", "PRETRAINED_SHOTS = 10"),

@@ -216,9 +216,10 @@ def test_a_model_option_that_no_model_takes_stops_before_the_training(
     tmp_path, procedure, options, message
 ):
     kind = PretrainConfig if procedure is pretrain else FinetuneConfig
+    more = {} if procedure is pretrain else {"weights": "none"}
     run = RunConfig(data=DataConfig(kind="digits", flip=False), loop=LoopConfig(total_steps=1))
     with pytest.raises(ValueError, match=message):
-        procedure(kind(model="ViT_Ti16", model_options=options, run=run), tmp_path)
+        procedure(kind(**more, model="ViT_Ti16", model_options=options, run=run), tmp_path)
     assert not list(tmp_path.glob("config.json"))
 
 
