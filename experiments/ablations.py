@@ -136,12 +136,14 @@ def main(_: list[str]) -> None:
     if _INSIDE.value is not None:
         print(measure_inside(schedule, _INSIDE.value, plan))
         return
-    pool = Pool(_PARALLEL.value, schedule.folder, "ablation", schedule.record)
-    pool.catch_signals()
     if _AGAIN.value is not None:
+        pool = Pool(_PARALLEL.value, schedule.folder, "ablation")  # records nothing
+        pool.catch_signals()
         if not schedule.repeat(pool, _AGAIN.value):
             sys.exit(1)
         return
+    pool = Pool(_PARALLEL.value, schedule.folder, "ablation", schedule.record)
+    pool.catch_signals()
     try:
         schedule.run_all(pool, plan["seeds"])
     finally:

@@ -43,7 +43,7 @@ from keras_vit.train.finetune_recipe import settle  # noqa: E402
 from keras_vit.train.inputs import make_sources  # noqa: E402
 from keras_vit.train.logs import read_metrics  # noqa: E402
 from keras_vit.train.optimizers import make_optimizer  # noqa: E402
-from keras_vit.train.workdir import describe_config  # noqa: E402
+from keras_vit.train.workdir import data_sha256, describe_config  # noqa: E402
 from keras_vit.weights.restore import named_variables  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
@@ -1345,9 +1345,43 @@ def test_a_finished_run_is_not_that_of_another_start(tmp_path: Path):
     runs.check_run(config, folder)
     train_start(0)
     runs.check_run(config, folder)
+    moved = tmp_path / "moved.npz"  # as with other paths of the folders, or on another machine
+    shutil.copy(weights, moved)
+    runs.check_run(replace(config, weights=str(moved)), folder)
     train_start(1)
     with pytest.raises(ValueError, match=r"another config:\n  weights: there .*sha256"):
         runs.check_run(config, folder)
+
+
+def test_a_finished_run_belongs_to_its_images_wherever_they_are(tmp_path: Path):
+    here, moved, other = (tmp_path / name for name in ("here", "moved", "other"))
+    for part in ("train", "test"):
+        for label in ("cat", "dog"):
+            for index in range(10):
+                path = here / part / label / f"{index}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(bytes([index]))
+    shutil.copytree(here, moved)
+    shutil.copytree(here, other)
+    (other / "train" / "cat" / "0.png").write_bytes(b"changed")
+    arm = config_of("class_token", "gap")
+
+    def config_on(folder: Path, batch_size: int = 128):
+        data = replace(arm.run.data, name=str(folder))
+        run = replace(arm.run, data=data, batch_size=batch_size)
+        return make_rate_config(replace(arm, run=run), 0.01)
+
+    config = config_on(here)
+    data = data_sha256(make_sources(config.run.data, config.run.seed))
+    facts = {"config": describe_config(config), "versions": {}, "data_sha256": data}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(json.dumps(facts))
+    for folder in (here, moved, f"{here}/", here / ".." / "moved"):
+        runs.check_run(config_on(folder), tmp_path / "run")
+    with pytest.raises(ValueError, match="The data have changed"):
+        runs.check_run(config_on(other), tmp_path / "run")
+    with pytest.raises(ValueError, match="run.batch_size: there 128, here 7"):
+        runs.check_run(config_on(moved, 7), tmp_path / "run")
 
 
 def test_the_config_of_a_trial_names_the_weights_of_its_seed(tmp_path: Path):
@@ -1548,7 +1582,11 @@ def test_a_sample_of_trials_is_run_again_and_compared(tmp_path: Path, capsys):
     (tmp_path / "trials.csv").write_bytes(text.replace(sha.encode(), b"0" * 64))
     assert not schedule.repeat(pool, 99)
     assert len(pool.ran) == 2 + 6  # all are run, also those of the first sample
-    assert "| vit/seed_0 | DIFFERENT | same | same |" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "| vit/seed_0 | DIFFERENT | same | same |" in said and "Remove it to draw" in said
+    assert not schedule.repeat(pool, 99) and len(pool.ran) == 2 + 6  # what differs is kept
+    with pytest.raises(ValueError, match="another repetition, of 6 trials, which .* differed"):
+        schedule.repeat(pool, 1)
 
 
 def test_the_sample_is_another_one_each_time_and_that_of_before_if_interrupted(tmp_path: Path):
@@ -1563,7 +1601,9 @@ def test_the_sample_is_another_one_each_time_and_that_of_before_if_interrupted(t
 
     with pytest.raises(KeyboardInterrupt):
         schedule.repeat(SimpleNamespace(run=stop), 3)
-    with pytest.raises(ValueError, match="unfinished repetition of 3 trials: .* --again=3"):
+    with pytest.raises(
+        ValueError, match="another repetition, of 3 trials, which is unfinished .* --again=3"
+    ):
         schedule.repeat(StandIn(), 2)
     pool = StandIn()
     assert schedule.repeat(pool, 3) and pool.ran == asked[0][1:]
@@ -2076,6 +2116,12 @@ def test_a_study_with_a_start_goes_on_after_each_loss(tmp_path: Path):
     shutil.rmtree(workdir / "new")
     again, output = run()
     assert again == first and "new/seed_0 starts" in output and "fractals/seed_0 s" not in output
+    rows = table.read_bytes()
+    shutil.rmtree(workdir / "fractals")  # as on another machine
+    repeated = ablations(*asked, "--again=3")
+    assert repeated.returncode == 0 and table.read_bytes() == rows, repeated.stderr[-3000:]
+    for arm in first:
+        assert f"| {arm}/seed_0 | same | same | same |" in repeated.stdout
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ A run leaves the files of `keras_vit.train` except the checkpoints, and `measure
 are columns of `trials.csv`.
 """
 
+import ast
 import functools
 import shutil
 import statistics
@@ -82,12 +83,26 @@ def _once(procedure: Callable[..., dict[str, Any]]) -> Callable[..., None]:
 def check_run(config: Config | StartConfig, folder: Path) -> None:
     """Raises ValueError if the folder contains a run with another config.
 
-    A fine-tuning records the hash of its weights. If its start was trained again, with another
-    result, its config is another one.
+    Folders may have moved, so the data and the weights of a start are compared by their content. If
+    a start was trained again, with another result, a run that fine-tuned it has another config.
     """
-    if isinstance(config, FinetuneConfig) and (folder / "config.json").exists():
+    there = read_json(folder / "config.json").get("config", {})  # values as Python literals
+    if isinstance(config, FinetuneConfig) and there:
         config, _ = settle(config)
-    check_folder(folder, config)
+        weights = ast.literal_eval(there.get("weights", "''"))
+        if _hash_in(weights) == _hash_in(config.weights):
+            config = replace(config, weights=weights)
+    data, sources = config.run.data, ()
+    name = ast.literal_eval(there.get("run.data.name", repr(data.name)))
+    if data.kind == "image_folder" and name != data.name:
+        sources = make_sources(data, config.run.seed)
+        config = replace(config, run=replace(config.run, data=replace(data, name=name)))
+    check_folder(folder, config, sources)
+
+
+def _hash_in(weights: str) -> str:
+    """Returns the hash in the recorded name of weights, "PATH, sha256 HASH", or a tag."""
+    return weights.rpartition(", sha256 ")[2]
 
 
 @_once

@@ -181,10 +181,12 @@ class Schedule:
                 self.record(trial)
 
     def record(self, trial: Trial) -> None:
-        """Adds the row of a trial, if it is finished or has diverged."""
-        if trial.is_over():
-            # of a run that was killed after it wrote its result and before it removed them
-            remove_checkpoints(trial.folder)
+        """Adds the row of a trial, if it is finished or has diverged, unless there is one."""
+        if not trial.is_over():
+            return
+        # of a run that was killed after it wrote its result and before it removed them
+        remove_checkpoints(trial.folder)
+        if self.results.find(trial.tries) is None:
             self.results.record(self.make_row(trial))
 
     def make_row(self, trial: Trial) -> Row:
@@ -216,7 +218,7 @@ class Schedule:
     def repeat(self, pool: Pool, count: int) -> bool:
         """Runs a random sample of the tested trials again, in the folder `again`, and prints how
         they compare with their rows. If interrupted, the same call resumes the same sample; after a
-        comparison, the next call draws another one.
+        comparison in which all are the same, the next call removes its runs and draws another one.
 
         Args:
             pool: Runs the trials. Its results are not recorded.
@@ -226,7 +228,8 @@ class Schedule:
             Whether all are the same.
 
         Raises:
-            ValueError: If no trial is tested yet, or a sample of another size is unfinished.
+            ValueError: If no trial is tested yet, or a sample of another size is unfinished or
+                differed.
         """
         again = replace(self, folder=self.folder / AGAIN)
         sample = self.draw_sample(again.folder / SAMPLE, count)
@@ -245,15 +248,21 @@ class Schedule:
         print(table(["trial", *(name.replace("_", " ") for name in COMPARED)], lines), flush=True)
         for reason in sorted(reasons - {""}):
             print(reason, flush=True)
-        (again.folder / SAMPLE).unlink()
+        if is_same:
+            (again.folder / SAMPLE).unlink()
+        else:
+            print(
+                f"The runs are kept in {again.folder}. Remove it to draw another sample.",
+                flush=True,
+            )
         return is_same
 
     def draw_sample(self, path: Path, count: int) -> list[tuple[Any, ...]]:
         """Returns the keys of the trials that `repeat` runs again.
 
         Args:
-            path: File of the sample. If it exists, its sample is unfinished and is returned.
-                Otherwise its folder is emptied, and a new sample is drawn and written.
+            path: File of the sample. If it exists, its sample is unfinished, or differed, and is
+                returned. Otherwise its folder is emptied, and a new sample is drawn and written.
             count: Number of trials.
 
         Raises:
@@ -268,13 +277,13 @@ class Schedule:
         there = read_json(path).get("trials")
         if there is None:
             shutil.rmtree(path.parent, ignore_errors=True)
-            path.parent.mkdir(parents=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             there = random.sample(keys, count)
             write_json(path, {"trials": there})
         if len(there) != count:
             raise ValueError(
-                f"{path.parent} holds an unfinished repetition of {len(there)} trials: finish it with "
-                f"--again={len(there)}, or remove this folder."
+                f"{path.parent} holds another repetition, of {len(there)} trials, which is unfinished "
+                f"or differed: call --again={len(there)}, or remove this folder."
             )
         return [tuple(key) for key in there]
 
