@@ -256,6 +256,8 @@ def _make_trial(plan: Plan, folder: Path, rate: float, seed: int | None = None) 
     }
     if seed is not None:
         changes |= {"run.seed": seed, "run.loop.evaluate_every": 0}
+    elif plan["config"]["run"]["data"]["kind"] != "fractals":  # some of them are the test set
+        changes |= {"run.data.test": ""}
     script = str(Path(sys.argv[0]).with_name(SCRIPTS[plan["kind"]]))
     last = [f"--config.{name}={value!r}" for name, value in changes.items()]
     command = (script, f"--config={flags.FLAGS.config}", f"--workdir={folder}", *OVERRIDES, *last)

@@ -368,7 +368,8 @@ from pathlib import Path
 words = [word for word in sys.argv if not word.startswith("--config.")]
 flags.FLAGS(words)
 sys.argv[0] = "experiments/sweep.py"
-plan = {{"kind": "FinetuneConfig", "held_out": 0.25}}
+config = {{"run": {{"data": {{"kind": "tfds"}}}}}}
+plan = {{"kind": "FinetuneConfig", "held_out": 0.25, "config": config}}
 grid, final = (sweep._make_trial(plan, Path("w", *where), 0.003, *seed) for where, seed in ((["a"], []), (["b"], [4])))
 print(json.dumps([[*each.command, each.name, each.tries] for each in (grid, final)]))
 """
@@ -458,7 +459,8 @@ def test_the_grid_is_held_out_from_and_the_final_runs_learn_from_all_and_are_tes
         "--config.variant.depth=3",
         "--config.run.optimizer.learning_rate=0.003",
     ]
-    assert grid == [*same, "--workdir=w/a", *changed, "--config.run.data.held_out=0.25"]
+    unnamed = ["--config.run.data.held_out=0.25", "--config.run.data.test=''"]
+    assert grid == [*same, "--workdir=w/a", *changed, *unnamed]
     whole = [
         "--config.run.data.held_out=0.0",
         "--config.run.seed=4",

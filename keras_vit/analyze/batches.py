@@ -151,8 +151,10 @@ def _check_batch(batch: Any) -> None:
         )
     if not isinstance(batch, tuple | list):
         return
+    if 0 < len(batch) <= 3 and np.ndim(batch[0]) == 4:  # labels may have any structure
+        return
     shapes = [tuple(np.shape(part)) for part in batch]
-    if len(set(shapes)) <= 1 or (len(shapes[0]) == 4 and len(shapes) <= 3):
+    if len(set(shapes)) <= 1:
         return
     advice = " Batch the data set: `dataset.batch(16)`." if len(shapes[0]) == 3 else ""
     raise ValueError(

@@ -19,7 +19,6 @@ import numpy as np
 from absl import logging
 
 from keras_vit.devices import Devices, is_of_a_lost_worker
-from keras_vit.suggestions import did_you_mean
 from keras_vit.train.checkpoints import (
     Checkpoint,
     Checkpoints,
@@ -126,12 +125,10 @@ def train(
         Stopped: After SIGTERM or SIGINT, when the state is saved.
         Diverged: If the loss, the gradient, the state or a metric is not finite. The message names
             the step and the last good checkpoint.
-        ValueError: If no image of the training set or of the validation set could be read, or
-            nothing measures `best_metric`.
+        ValueError: If no image of the training set or of the validation set could be read.
         OSError: If the last checkpoint or the metrics cannot be written.
         ConnectionError: If another worker is no longer reachable.
     """
-    _check_best_metric(config.best_metric, learner, evaluators or {})
     checkpoints = Checkpoints(
         workdir,
         keep=config.keep_checkpoints,
@@ -196,17 +193,6 @@ def train(
             if log is not None:
                 log.close()
     return {**run.metrics, "state_sha256": state_sha256(state_of(learner, model))}
-
-
-def _check_best_metric(name: str, learner: Learner, evaluators: Mapping[str, Evaluator]) -> None:
-    valid = [f"validation/{count}" for count in learner.counts]
-    if name in valid or name.partition("/")[0] in evaluators:
-        return
-    raise ValueError(
-        f"Nothing measures `best_metric` = {name!r}, so no checkpoint would be the best."
-        f"{did_you_mean(name, valid)} Valid: "
-        f"{', '.join([*valid, *(f'{evaluator}/NAME' for evaluator in evaluators)])}."
-    )
 
 
 def _resume(

@@ -245,7 +245,8 @@ def _convert(config: Any, field: str, prefix: str, value: Any) -> Any:
         type(value) is kind or (kind is Mapping and isinstance(value, kind)) for kind in kinds
     ):
         names = [_NAMES.get(kind, kind.__name__) for kind in kinds]
-        asked = f" Write {_WORDS[value]}." if str(value) in _WORDS else ""
+        is_meant = str(value) in _WORDS and type(_WORDS[str(value)]) in kinds
+        asked = f" Write {_WORDS[value]}." if is_meant else ""
         raise ValueError(
             f"`{prefix}{field}` must be of type {' or '.join(names)}. Received: {value!r}.{asked}"
         )

@@ -18,6 +18,7 @@ from keras_vit.data.sources import Source
 from keras_vit.devices import Devices, connect
 from keras_vit.drawing import check_can_draw
 from keras_vit.folder_lock import lock_folder
+from keras_vit.suggestions import did_you_mean
 from keras_vit.train.config import RunConfig
 from keras_vit.train.inputs import Inputs, drop_duplicates, make_inputs, make_sources
 from keras_vit.train.learner import Learner, make_learner, use_averaged_weights
@@ -99,6 +100,7 @@ def run(
         with devices.scope():
             model = procedure.build(len(training.class_names))
             learner = _make_learner(model, settings, procedure.objective, devices)
+        _check_best_metric(settings.loop.best_metric, learner)
         # Write the config after the model was built, so that an error does not occupy the folder.
         _agree(devices, lambda: claim(workdir, config, (training, validation), devices))
         # Outside of the scope: inside, TensorFlow 2.21 cannot convert the variables of several
@@ -195,6 +197,15 @@ def _make_learner(
         num_workers=devices.num_workers,
         **({} if jit_compile is None else {"jit_compile": jit_compile}),
     )
+
+
+def _check_best_metric(name: str, learner: Learner) -> None:
+    valid = [f"validation/{count}" for count in learner.counts]
+    if name not in valid:
+        raise ValueError(
+            f"No evaluation measures `best_metric` = {name!r}.{did_you_mean(name, valid)} Valid: "
+            f"{', '.join(valid)}."
+        )
 
 
 def _make_evaluators(

@@ -144,8 +144,8 @@ def find_wrong_options(kind: str, options: Iterable[str]) -> list[str]:
     """Returns a message for each name that is no option of a schedule of this kind.
 
     Example:
-        >>> find_wrong_options("cosine", ["linear_end"])
-        ['`linear_end` is an option of the schedule "linear" alone. Received: the schedule "cosine".']
+        >>> find_wrong_options("cosine", ["linear_end"])  # doctest: +ELLIPSIS
+        ['`linear_end` is an option of the schedule "linear" alone. Received: the schedule "cosine"...]
     """
     messages = []
     for name in options:
@@ -156,7 +156,7 @@ def find_wrong_options(kind: str, options: Iterable[str]) -> list[str]:
         elif _KIND_OF_OPTION[name] not in (None, kind):
             messages.append(
                 f'`{name}` is an option of the schedule "{_KIND_OF_OPTION[name]}" alone. Received: '
-                f'the schedule "{kind}".'
+                f'the schedule "{kind}". Without options: `schedule_options={{}}`.'
             )
     return messages
 

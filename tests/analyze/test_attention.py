@@ -771,6 +771,14 @@ def test_what_are_no_images_for_the_model_are_refused(vit: keras.Model, images, 
         summarize_attention(vit, images)
 
 
+def test_labels_of_batches_may_have_any_structure(vit: keras.Model):
+    boxes = (np.zeros(5), np.zeros((5, 4)))
+    expected = summarize_attention(vit, PIXELS).distance_px
+    for labels in (boxes, {"boxes": boxes}, [[0], [1, 2], [], [3], [4]]):
+        found = summarize_attention(vit, [(PIXELS, labels)]).distance_px
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_batches_have_a_size_already(vit: keras.Model):
     with pytest.raises(ValueError, match="omit it for an iterable of batches. Received: 4"):
         summarize_attention(vit, iter([IMAGES]), batch_size=4)

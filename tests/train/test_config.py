@@ -122,6 +122,13 @@ def test_a_value_of_another_type_is_refused(config):
         ),
         ("run.devices.jit_compile", "1", "of type bool or None. Received: 1."),
         ("run.batch_size", "None", "of type int. Received: None."),
+        ("run.batch_size", "none", "of type int. Received: 'none'."),
+        ("run.seed", "true", "of type int. Received: 'true'."),
+        (
+            "run.optimizer.layer_decay",
+            "none",
+            "of type float or None. Received: 'none'. Write None.",
+        ),
         ("run.batch_size", "True", "of type int. Received: True."),
         ("run.data.flip", "None", "of type bool. Received: None."),
         ("run.optimizer.layer_decay", "abc", "of type float or None. Received: 'abc'."),
@@ -130,7 +137,7 @@ def test_a_value_of_another_type_is_refused(config):
     ],
 )
 def test_a_field_takes_its_declared_type_alone(config, name, text, message):
-    with pytest.raises(ValueError, match=f"`{name}` must be {re.escape(message)}"):
+    with pytest.raises(ValueError, match=f"`{name}` must be {re.escape(message)}$"):
         with_field(config, name, text)
 
 
@@ -194,6 +201,20 @@ def test_words_of_a_recipe_come_in_any_order():
     assert recipe_words("smoke,ViT_L16", VALID) == {"model": "ViT_L16", "size": "smoke"}
 
 
+def test_another_schedule_than_that_of_the_recipe_takes_its_options_too():
+    recipe, name = f"{CONFIGS / 'pretrain.py'}:ViT_B16,imagenet21k", "run.optimizer.schedule"
+    with pytest.raises(ValueError, match=r"`linear_end` .* `schedule_options=\{\}`"):
+        load_config(recipe, [f"{name}=cosine"])
+    for options in (
+        [f"{name}=cosine", f"{name}_options={{}}"],
+        [f"{name}_options={{}}", f"{name}=cosine"],
+    ):
+        optimizer = load_config(recipe, options).run.optimizer
+        assert (optimizer.schedule, optimizer.schedule_options) == ("cosine", {})
+    options = [f"{name}=rsqrt", f"{name}_options={{}}", f"{name}_options.timescale=100"]
+    assert load_config(recipe, options).run.optimizer.schedule_options == {"timescale": 100}
+
+
 @pytest.mark.parametrize(
     "arg", ["smok", "ViT_B16,ViT_L16", "smoke,smoke", "smoke,vit_b16", "smoke ViT_B16"]
 )
@@ -221,6 +242,18 @@ def test_a_model_option_that_no_model_takes_stops_before_the_training(
     with pytest.raises(ValueError, match=message):
         procedure(kind(**more, model="ViT_Ti16", model_options=options, run=run), tmp_path)
     assert not list(tmp_path.glob("config.json"))
+
+
+@pytest.mark.parametrize("name", ["validation/acuracy", "accuracy", "preview/answer", ""])
+def test_a_best_metric_that_nothing_measures_does_not_occupy_the_folder(tmp_path, name):
+    tiny = {"patch_size": 4, "width": 16, "depth": 1, "num_heads": 2, "mlp_dim": 16}
+    run = RunConfig(
+        data=DataConfig(kind="digits", flip=False), loop=LoopConfig(total_steps=1, best_metric=name)
+    )
+    config = PretrainConfig(model="ViT_Ti16", variant=tiny, image_size=8, run=run)
+    with pytest.raises(ValueError, match="`best_metric` = .* Valid: validation/loss, validation/"):
+        pretrain(config, tmp_path)
+    assert not (tmp_path / "config.json").exists()
 
 
 def test_a_recipe_passes_on_the_options_of_its_model_and_no_others():
