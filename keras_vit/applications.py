@@ -65,12 +65,13 @@ _SHARED_DOC = """Builds {name}, a `keras.Model`.
             models. The number of channels may differ from that of the weights: for one channel, the
             kernels of red, green and blue are summed; for other numbers they are repeated in turn
             and scaled by 3 / channels, as in timm.
-            Default with the top: the image size that the weights were trained at, or 224 x 224 if
-            it is unknown. Default without the top: (None, None, channels); for axial models, as
+            Default with the top: the image size that the weights were trained at, or that of their
+            position table, or 224 x 224 if both are unknown. Default without the top: (None, None, channels); for axial models, as
             with the top. The default number of channels is that of the weights, or 3.
         pooling: Without the top, how the output becomes one vector per image.
         classes: Number of classes; with weights it must equal that of their head.
-        classifier_activation: Activation of `predictions`; with weights, "softmax" or None.
+        classifier_activation: Activation of `predictions`; with weights, "softmax", "sigmoid" (for
+            files whose labels do not exclude each other) or None.
         name: Name of the model.
         include_preprocessing: Whether the model takes pixels in [0, 255] and scales them itself.
         {more_args}
@@ -292,7 +293,9 @@ def _load_pretrained(
         )
     found = None if weights is None else source.find(variant.name, weights, variant=variant)
     row = None if found is None else found.row
-    if found is not None and row is not None and include_top:
+    # Of a file on this machine, the arrays decide: it may be a copy that was fine-tuned.
+    is_published = found is not None and (found.is_tag or "://" in found.weights)
+    if found is not None and row is not None and include_top and is_published:
         if row.classes is None:
             raise ValueError(
                 f"{source.origin_of(found)} has no classification head. Use `include_top=False` "
@@ -311,10 +314,9 @@ def _load_pretrained(
         check_input_shape(input_shape)
     if found is None:
         return None
-    if include_top and keras.activations.get(classifier_activation) not in (
-        keras.activations.get("softmax"),
-        keras.activations.get(None),
-    ):
+    activation = keras.activations.get(classifier_activation)
+    allowed = [keras.activations.get(name) for name in ("softmax", "sigmoid", None)]
+    if include_top and (activation not in allowed or found.is_tag and activation is allowed[1]):
         raise ValueError(
             "Only `None` and `softmax` activations are allowed for the `classifier_activation` "
             "argument when using pretrained weights, with `include_top=True`; Received: "
@@ -323,6 +325,8 @@ def _load_pretrained(
     pretrained = source.load(found)
     if include_top and pretrained.head_is_zero:
         raise ValueError(source.zero_head_message(found))
+    if include_top:
+        source.check_activation(found, pretrained, keras.activations.serialize(activation))
     return pretrained
 
 
@@ -331,6 +335,9 @@ def _trained_size(
 ) -> tuple[int, int]:
     if pretrained is not None and pretrained.image_size is not None:
         return pretrained.image_size
+    if pretrained is not None and pretrained.grid is not None and isinstance(variant, ViTVariant):
+        rows, columns = pretrained.grid
+        return rows * variant.total_stride, columns * variant.total_stride
     side = variant.image_size if isinstance(variant, ViTVariant) else _RESNET_IMAGE_SIZE
     return side, side
 

@@ -19,7 +19,7 @@ import numpy as np
 from keras_vit import applications, cost
 from keras_vit.graph import MEAN_OF_HEADS
 from keras_vit.options import POOLING_OF
-from keras_vit.variants import VARIANTS, ResNetVariant, ViTVariant
+from keras_vit.variants import VARIANTS, Classifier, ResNetVariant, ViTVariant
 from keras_vit.weights import identity, source, witness
 
 # Largest difference within a layer, relative to the largest value of the layer. Both passes are in
@@ -148,7 +148,7 @@ class _Subject:
         variant: Its row, as the arrays of the file say.
         weights: Value of `weights=`.
         pretrained: Properties of the weights, without the arrays.
-        classifier: "token", "gap" or "map"; None for a ResNet.
+        classifier: What the head reads; None for a ResNet.
         classes: Number of classes of the head in the file, or None.
         include_top: Whether the Keras model has a head; heads of zeros are refused.
         image_size: (height, width) of the position table.
@@ -158,7 +158,7 @@ class _Subject:
     variant: Variant
     weights: str
     pretrained: source.Pretrained
-    classifier: str | None
+    classifier: Classifier | None
     classes: int | None
     include_top: bool
     image_size: tuple[int, int]
@@ -169,6 +169,7 @@ def _make_subject(weights: str, found: identity.Identity) -> _Subject:
     pretrained, variant = source.load(origin), VARIANTS[found.model]
     if isinstance(variant, ViTVariant):
         variant = source.adapt(variant, pretrained)
+    classifier = _find_classifier(variant, pretrained, found.canonical)
     pretrained = dataclasses.replace(pretrained, arrays={})
     head_is_valid = not pretrained.head_is_zero and (origin.row is None or origin.row.head_is_valid)
     kernel = found.canonical.get("head/kernel")
@@ -177,22 +178,23 @@ def _make_subject(weights: str, found: identity.Identity) -> _Subject:
         variant=variant,
         weights=weights,
         pretrained=pretrained,
-        classifier=_find_classifier(variant, found.canonical),
+        classifier=classifier,
         classes=None if kernel is None else kernel.shape[-1],
         include_top=kernel is not None and head_is_valid,
         image_size=_find_image_size(variant, pretrained, found.canonical),
     )
 
 
-def _find_classifier(variant: Variant, canonical: Mapping[str, np.ndarray]) -> str | None:
-    """Returns the input of the classifier, as the NumPy pass chooses it; None for a ResNet."""
+def _find_classifier(
+    variant: Variant, pretrained: source.Pretrained, canonical: Mapping[str, np.ndarray]
+) -> Classifier | None:
+    """Returns the input of the classifier; None for a ResNet."""
     if isinstance(variant, ResNetVariant):
         return None
+    if classifier := source.find_classifier(variant, pretrained):
+        return classifier
     if "MAPHead_0/probe" in canonical:
         return "map"
-    kernel = canonical.get("head/kernel")
-    if kernel is not None and kernel.shape[0] == 2 * variant.width:
-        return "token_gap"
     return "token" if "cls" in canonical and variant.classifier != "gap" else "gap"
 
 
@@ -279,6 +281,7 @@ def _run_numpy(subject: _Subject, canonical: Mapping[str, np.ndarray]) -> Activa
         numerics = {
             "gelu": subject.pretrained.gelu,
             "norm_epsilon": subject.pretrained.norm_epsilon,
+            "classifier": subject.classifier,
         }
     gmacs = cost.macs(subject.variant, subject.image_size, classes=None) / 1e9
     with _print_time(

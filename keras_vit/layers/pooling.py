@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import keras
 from keras import ops
 
-from keras_vit.layers import quantized
+from keras_vit.layers import constants, quantized
 from keras_vit.layers.freezing import keep_frozen
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.norm import LayerNorm
@@ -16,6 +16,7 @@ from keras_vit.layers.transformer import MultiHeadDotProductAttention
 from keras_vit.variants import Gelu
 
 TokenPoolingMode = Literal["token", "distillation", "avg", "max", "token_avg"]
+_CLASSIFIERS = {"token": "token", "avg": "gap", "token_avg": "token_gap"}  # by mode
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -64,6 +65,19 @@ class TokenPooling(keras.layers.Layer):
             return ops.max(patches, axis=1)
         mean = ops.mean(patches, axis=1)
         return mean if self.mode == "avg" else ops.concatenate([tokens[:, 0], mean], axis=-1)
+
+    def describe_head(self) -> dict[str, str]:
+        """Returns the entry of a checkpoint that tells what a head on this layer reads; empty for a
+        mode that no classifier has. The arrays do not tell.
+        """
+        return {"classifier": _CLASSIFIERS[self.mode]} if self.mode in _CLASSIFIERS else {}
+
+    def save_own_variables(self, store) -> None:
+        if self.name == "pooled":  # the one that a model of this package has
+            constants.record(store, self.describe_head())
+
+    def load_own_variables(self, store) -> None:
+        """Reads nothing: the layer has no variables, and `keras_h5.py` reads its constants."""
 
     def get_config(self) -> dict:
         return {

@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.weights import huggingface_config
 from keras_vit.weights.metadata import check, is_count, is_pair, parse, shorten
 from keras_vit.weights.refusal import make_error
 
 _CONFIG, _PREPROCESSOR = "config.json", "preprocessor_config.json"
+_PROCESSOR = "processor_config.json"  # of transformers 5, for models with several processors
 _OPEN_CLIP, _OPEN_CLIP_HEAD_WIDTH = "open_clip_config.json", 64
 _MAX_CONFIG_BYTES = 2**24
 _GELU = {
@@ -27,6 +29,20 @@ _GELU = {
     "quick_gelu": "quick",
 }
 _ROPE_THETA = 100.0
+_TOWER_DEFAULTS: dict[str, dict[str, Any]] = {
+    "clip": {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "num_attention_heads": 12},
+    "siglip": {
+        "hidden_act": "gelu_pytorch_tanh",
+        "layer_norm_eps": 1e-6,
+        "num_attention_heads": 12,
+    },
+}
+_TOWER_DEFAULTS["clip"] |= {"image_size": 224, "patch_size": 32}
+_TOWER_DEFAULTS["siglip"] |= {"image_size": 224, "patch_size": 16}
+_OF_HEAD = ("architectures", "problem_type")
+_OTHER_PROBLEMS = ("regression", "multi_label_classification")
+_TIMM_POOLING = {"token": "token", "avg": "gap", "map": "map"}
+_TIMM_GELU = {"gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick"}
 # Fields of a transformer's config. Other programs, such as timm, have none of them.
 _OF_TRANSFORMER = ("hidden_act", "num_attention_heads", "layer_norm_eps")
 
@@ -41,11 +57,10 @@ def read_beside(path: Path) -> dict[str, Any]:
         ValueError: If one is not a JSON object, if its values are not valid, or if it describes a
             computation that no model of this package has.
     """
-    config_path, pixels_path = path.with_name(_CONFIG), path.with_name(_PREPROCESSOR)
-    clip_path = path.with_name(_OPEN_CLIP)
+    config_path, clip_path = path.with_name(_CONFIG), path.with_name(_OPEN_CLIP)
     known = _read_open_clip(clip_path, _load(clip_path))
     known |= _read_config(config_path, _load(config_path))
-    return known | _read_preprocessor(pixels_path, _load(pixels_path))
+    return known | _read_preprocessor(*_load_preprocessor(path))
 
 
 def read_crop(path: str | os.PathLike) -> str | None:
@@ -66,7 +81,7 @@ def read_crop(path: str | os.PathLike) -> str | None:
     pretrained = _load(path).get("pretrained_cfg")
     if isinstance(pretrained, dict):
         return _find_timm_crop(pretrained)
-    return _find_preprocessor_crop(_load(path.with_name(_PREPROCESSOR)))
+    return _find_preprocessor_crop(_load_preprocessor(path)[1])
 
 
 def is_timm(path: Path) -> bool:
@@ -76,6 +91,15 @@ def is_timm(path: Path) -> bool:
         ValueError: If it is not a JSON object.
     """
     return isinstance(_load(path.with_name(_CONFIG)).get("pretrained_cfg"), dict)
+
+
+def has_processor(path: Path) -> bool:
+    """Returns whether the `processor_config.json` beside a file describes the pixels.
+
+    Raises:
+        ValueError: If it is not a JSON object.
+    """
+    return isinstance(_load(path.with_name(_PROCESSOR)).get("image_processor"), dict)
 
 
 def _find_timm_crop(config: dict[str, Any]) -> str | None:
@@ -148,7 +172,7 @@ def _load(path: Path) -> dict[str, Any]:
             "Correct the file.",
         )
     try:
-        config = parse(path.read_text(encoding="utf-8"))
+        config = parse(path.read_text(encoding="utf-8-sig"))
     except ValueError as error:
         raise make_error(path, f"it is not JSON ({error})") from error
     if not isinstance(config, dict):
@@ -156,10 +180,26 @@ def _load(path: Path) -> dict[str, Any]:
     return config
 
 
+def _load_preprocessor(path: Path) -> tuple[Path, dict[str, Any]]:
+    """Returns the file beside a file that describes the pixels, and what it says."""
+    beside, of_all = path.with_name(_PREPROCESSOR), path.with_name(_PROCESSOR)
+    if beside.exists():
+        return beside, _load(beside)
+    part = _load(of_all).get("image_processor")
+    return of_all, part if isinstance(part, dict) else {}
+
+
 def _select_image_model(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns the part of a config that describes the image model, of CLIP and SigLIP."""
+    """Returns the part of a config that describes the image model, of CLIP and SigLIP.
+
+    Transformers leaves fields of that part out which have the default of its class.
+    """
     part = config.get("vision_config")
-    return part if isinstance(part, dict) else config
+    if not isinstance(part, dict):
+        return config
+    family = str(part.get("model_type", config.get("model_type"))).partition("_")[0]
+    shared = {name: config[name] for name in _OF_HEAD if name in config}
+    return {**_TOWER_DEFAULTS.get(family, {}), **shared, **part}
 
 
 def _read_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
@@ -178,7 +218,14 @@ def _read_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
         "num_heads": config.get("num_attention_heads"),
         "image_size": [size, size] if is_count(size) else size,
         "gelu": gelu,
+        "classifier": huggingface_config.find_classifier(config.get("architectures")),
     }
+    if config.get("problem_type") in _OTHER_PROBLEMS:
+        known["problem_type"] = config["problem_type"]
+    if (pooler := config.get("pooler_act", "tanh")) != "tanh":
+        raise make_error(
+            path, f"pooler_act is {shorten(pooler)}", "Only tanh is implemented for the pooler."
+        )
     known = check(path, {key: value for key, value in known.items() if value is not None})
     if patch is None or "image_size" not in known:
         return known
@@ -229,7 +276,8 @@ def _read_timm_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     known = {
         "pixel_mean": pretrained.get("mean"),
         "pixel_std": pretrained.get("std"),
-        "gelu": _find_timm_gelu(config.get("architecture")),
+        "gelu": _read_timm_activation(path, config) or _find_timm_gelu(config.get("architecture")),
+        "classifier": _find_timm_classifier(path, config),
     }
     size = pretrained.get("input_size")
     if isinstance(size, list) and len(size) == 3:
@@ -247,12 +295,25 @@ def _read_open_clip(path: Path, config: dict[str, Any]) -> dict[str, Any]:
         size, head_width = vision.get("image_size"), vision.get("head_width", _OPEN_CLIP_HEAD_WIDTH)
         if not is_count(head_width):
             raise make_error(path, f"head_width is {shorten(head_width)}, expected an integer")
+        pooling = (
+            "attentional" if vision.get("attentional_pool") else vision.get("pool_type", "tok")
+        )
+        if pooling != "tok":
+            raise make_error(path, f"pool_type is {shorten(pooling)}", "Only tok is implemented.")
+        approximate = (vision.get("act_kwargs") or {}).get("approximate", "none")
+        exact = "tanh" if approximate == "tanh" else "exact"
         known |= {
             "num_heads": width // head_width,
-            "gelu": "quick" if model.get("quick_gelu") is True else "exact",
+            "gelu": "quick" if model.get("quick_gelu") is True else exact,
             "image_size": [size, size] if is_count(size) else size,
         }
     return check(path, {key: value for key, value in known.items() if value is not None})
+
+
+def _read_timm_activation(path: Path, config: dict[str, Any]) -> str | None:
+    arguments = config.get("model_args")
+    name = arguments.get("act_layer") if isinstance(arguments, dict) else None
+    return None if name is None else _look_up(path, "act_layer", name, _TIMM_GELU)
 
 
 def _find_timm_gelu(architecture: Any) -> str | None:
@@ -262,11 +323,35 @@ def _find_timm_gelu(architecture: Any) -> str | None:
     return "quick" if "quickgelu" in architecture else "exact"
 
 
+def _find_timm_classifier(path: Path, config: dict[str, Any]) -> str | None:
+    pooling = config.get("global_pool")
+    if pooling is None or config.get("num_classes") == 0:
+        return None
+    return _look_up(path, "global_pool", pooling, _TIMM_POOLING)
+
+
+def _look_up(path: Path, field: str, value: Any, valid: Mapping[str, str]) -> str:
+    if not isinstance(value, str) or value not in valid:
+        raise make_error(
+            path,
+            f"{field} is {shorten(value)}",
+            f"Only these are implemented: {', '.join(valid)}.",
+        )
+    return valid[value]
+
+
+def _as_color(value: Any) -> Any:
+    """Returns a mean or deviation of all colors, such as that of images of one channel, as three."""
+    if type(value) in (int, float):
+        return [value] * 3
+    return value * 3 if isinstance(value, list) and len(value) == 1 else value
+
+
 def _read_preprocessor(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     """Returns mean and deviation of pixels from 0 to 1."""
     if not any(key in config for key in ("image_mean", "image_std", "do_normalize", "do_rescale")):
         return {}
-    mean, std = config.get("image_mean"), config.get("image_std")
+    mean, std = (_as_color(config.get(name)) for name in ("image_mean", "image_std"))
     if config.get("do_normalize", True) is False:
         mean, std = [0.0] * 3, [1.0] * 3
     known = {"pixel_mean": mean, "pixel_std": std}

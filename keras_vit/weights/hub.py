@@ -14,8 +14,8 @@ from keras_vit.weights.secrets import without_secrets
 SCHEME = "hf://"
 _ADDRESS = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([^@\s]+))?")
 _CONFIG, _PREPROCESSOR = "config.json", "preprocessor_config.json"
-_OPEN_CLIP = "open_clip_config.json"
-_DESCRIPTIONS = (_CONFIG, _PREPROCESSOR, _OPEN_CLIP)
+_OPEN_CLIP, _PROCESSOR = "open_clip_config.json", "processor_config.json"
+_DESCRIPTIONS = (_CONFIG, _PROCESSOR, _PREPROCESSOR, _OPEN_CLIP)
 _DEFAULT_REVISION = "main"
 
 
@@ -67,13 +67,17 @@ def fetch(address: str) -> Path:
 def _is_needed(name: str, weights: Path) -> bool:
     """Returns whether a description may contain what `config.json` does not.
 
-    That of OpenCLIP describes its own weights alone, and the config of timm has the pixels.
+    That of OpenCLIP describes its own weights alone, the config of timm has the pixels, and either
+    of the two files of a processor has them.
     """
+    if name == _PROCESSOR:
+        return False
     if not weights.with_name(_CONFIG).exists():
         return True
     if name == _OPEN_CLIP:
         return weights.name.startswith("open_clip")
-    return name != _PREPROCESSOR or not configs.is_timm(weights)
+    has_pixels = configs.is_timm(weights) or configs.has_processor(weights)
+    return name != _PREPROCESSOR or not has_pixels
 
 
 def _download_weights(address: str, repository: str, revision: str) -> Path:

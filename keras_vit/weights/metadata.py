@@ -51,6 +51,10 @@ _VALID: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: isinstance(value, str) and value in ("tanh", "exact", "quick"),
         '"tanh", "exact" or "quick"',
     ),
+    "classifier": (
+        lambda value: isinstance(value, str) and value in ("token", "gap", "map", "token_gap"),
+        '"token", "gap", "map" or "token_gap"',
+    ),
     "layer_norm_epsilon": (_is_epsilon, "a number above 0 and below 1"),
     "num_heads": (is_count, f"an integer from 1 to {_LARGEST_SIDE}"),
     "pixel_mean": (

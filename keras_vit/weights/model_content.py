@@ -13,6 +13,7 @@ import numpy as np
 from keras_vit.layers.axial import AxialTransformerBlock
 from keras_vit.layers.patches import PatchEmbedding
 from keras_vit.layers.pixels import PixelNormalization
+from keras_vit.layers.pooling import TokenPooling
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.layers.transformer import TransformerBlock
 from keras_vit.weights import variables
@@ -53,6 +54,10 @@ def collect_facts(
                 "layer_norm_epsilon": layer.norm_epsilon,
                 "num_heads": layer.num_heads,
             }
+        if isinstance(layer, TokenPooling):
+            facts |= layer.describe_head()
+    if all(layer.name != "predictions" for layer in layers):
+        facts.pop("classifier", None)  # without a head, each use chooses its own pooling
     return facts
 
 

@@ -85,6 +85,8 @@ class Pretrained:
         head_is_zero: Whether the final layer is all zeros.
         pixel_mean, pixel_std: Mean and deviation by which the training images were normalized, on
             the scale from 0 to 1. None if unknown.
+        classifier: What the head was trained on, if the file or its JSON files say so.
+        problem_type: Task of the head in Transformers, if it is not to choose one class.
     """
 
     arrays: dict[str, np.ndarray]
@@ -99,13 +101,17 @@ class Pretrained:
     head_is_zero: bool
     pixel_mean: Rgb | None
     pixel_std: Rgb | None
+    classifier: Classifier | None = None
+    problem_type: str | None = None
 
     def sha256(self) -> str:
         """Returns the beginning of a hash of the arrays and of what the file says about them."""
         facts = [
-            getattr(self, field.name)
+            value
             for field in dataclasses.fields(self)
             if field.name not in ("arrays", "origin")
+            # of fields that were added later, so that older files have the hash of before
+            if (value := getattr(self, field.name)) is not None or field.default is not None
         ]
         digest = hashlib.sha256(repr(facts).encode())
         for name, array in sorted(self.arrays.items()):
@@ -115,12 +121,23 @@ class Pretrained:
 
 
 def find_classifier(variant: ViTVariant, pretrained: Pretrained) -> Classifier | None:
-    """Returns the classifier that the head of the weights was trained for, if its shape tells."""
-    if variant.classifier == "token" and "pooled_norm/gamma" in pretrained.arrays:
-        return "gap"  # timm's `global_pool="avg"`: the mean of the patches, then its norm
-    kernel = pretrained.arrays.get("predictions/kernel")
-    if kernel is not None and kernel.shape[0] == 2 * variant.width:
+    """Returns the classifier that the head of the weights was trained for, if they tell; None for
+    that of the row.
+    """
+    arrays = pretrained.arrays
+    if "predictions/kernel" not in arrays:
+        return None
+    if arrays["predictions/kernel"].shape[0] == 2 * variant.width:
         return "token_gap"  # the linear classifiers of DINOv2
+    if pretrained.classifier is not None:
+        return pretrained.classifier
+    if "pooled_norm/gamma" in arrays and variant.classifier == "token":
+        return "gap"  # timm's `global_pool="avg"`: the mean of the patches, then its norm
+    if variant.classifier == "map" and "map_head/probe" not in arrays:
+        return "gap"  # SiglipForImageClassification
+    has_token = "class_token/cls" in arrays and "encoder_norm/gamma" in arrays
+    if variant.classifier == "gap" and has_token and "pooled_norm/gamma" not in arrays:
+        return "token"  # MAE, fine-tuned without the mean of the patches
     return None
 
 
@@ -144,14 +161,15 @@ def find(
     Raises:
         ValueError: If it is neither a file, nor a URL, nor a tag of this model.
     """
-    weights = os.fspath(weights)
+    weights = os.path.expanduser(os.fspath(weights))
     if variant is None:
         variant = VARIANTS.get(model)
     facts = {"model": model, "weights": weights, "parameters": parameters, "variant": variant}
     # A folder `imagenet` in the working directory must not hide the tag.
     is_listed = model in VARIANTS and weights in catalog.list_weights(model)
     if not is_listed and (os.path.exists(weights) or "://" in weights):
-        row = catalog.by_file_name(weights)
+        # A folder has its config.json, and may be a copy of a published one that was fine-tuned.
+        row = None if os.path.isdir(weights) else catalog.by_file_name(weights)
         return WeightsSource(row=row if row and row.model == model else None, is_tag=False, **facts)
     try:
         return WeightsSource(row=catalog.lookup(model, weights), is_tag=True, **facts)
@@ -224,15 +242,22 @@ def _describe(source: WeightsSource, found: model_file.ModelFile) -> Pretrained:
             "older versions. The published values and a square grid are assumed. Save it again.",
             origin_of(source),
         )
+    variant = source.variant if isinstance(source.variant, ViTVariant) else None
     size = metadata.get("image_size")
     if size is None and source.row is not None:
         size = (source.row.image_size, source.row.image_size)
     if size is not None and found.dialect not in ("google", "keras"):
         size = _crop_to_patches(size, arrays)
+    pixels = {name: metadata.get(name) for name in ("pixel_mean", "pixel_std")}
+    if found.dialect == "keras" and "gelu" in metadata:  # no layer of other pixels was in the model
+        pixels = {name: color or (0.5, 0.5, 0.5) for name, color in pixels.items()}
+    classifier = metadata.get("classifier")
+    if found.dialect == "timm" and variant is not None and variant.rotary:
+        classifier = classifier or "gap"  # of timm's class for DINOv3, unless it is told otherwise
+    position_grid, grid_is_known = _find_grid(metadata, arrays, variant, size)
     kernel = arrays.get("predictions/kernel")
     tanh_bias = arrays.get("pre_logits/bias")
     gelu = metadata.get("gelu") or (source.row and source.row.gelu)
-    variant = source.variant if isinstance(source.variant, ViTVariant) else None
     return Pretrained(
         arrays=arrays,
         origin=Origin(
@@ -241,15 +266,16 @@ def _describe(source: WeightsSource, found: model_file.ModelFile) -> Pretrained:
             canonical=None if found.dialect == "keras" else _keep_shapes(found.arrays),
         ),
         image_size=(size[0], size[1]) if size else None,
-        grid=_find_grid(metadata, arrays, variant),
-        grid_is_known="grid" in metadata or source.row is not None,
+        grid=position_grid,
+        grid_is_known=grid_is_known or source.row is not None,
         num_heads=_find_num_heads(found),
         gelu=gelu or _default_gelu(found.dialect, variant),
         norm_epsilon=metadata.get("layer_norm_epsilon"),
         representation_size=None if tanh_bias is None else tanh_bias.shape[0],
         head_is_zero=kernel is not None and not kernel.any(),
-        pixel_mean=metadata.get("pixel_mean"),
-        pixel_std=metadata.get("pixel_std"),
+        **pixels,
+        classifier=classifier,
+        problem_type=metadata.get("problem_type"),
     )
 
 
@@ -320,20 +346,50 @@ def _find_num_heads(found: model_file.ModelFile) -> int | None:
 
 
 def _find_grid(
-    metadata: dict[str, Any], arrays: dict[str, np.ndarray], variant: ViTVariant | None
-) -> tuple[int, int] | None:
-    """Returns the grid in the metadata, else a square grid if the table can have one, else None."""
+    metadata: dict[str, Any],
+    arrays: dict[str, np.ndarray],
+    variant: ViTVariant | None,
+    image_size: tuple[int, int] | None,
+) -> tuple[tuple[int, int] | None, bool]:
+    """Returns the grid of the position table, and whether the file tells it: in its metadata, or by
+    an image size with as many patches. Otherwise, a square grid if the table can have one.
+    """
     if "grid" in metadata:
-        return metadata["grid"]
+        return metadata["grid"], True
     table = arrays.get("posembed_input/pos_embedding")
     if table is None or table.ndim != 3:
-        return None
+        return None, False
     has_prefix = variant is None or variant.class_position
     prefix = ("class_token/cls", "distillation_token/cls") if has_prefix else ()
+    count = table.shape[1] - sum(name in arrays for name in prefix)
+    if image_size is not None and variant is not None:
+        rows, columns = (side // variant.total_stride for side in image_size)
+        if rows * columns == count:
+            return (rows, columns), True
     try:
-        return grid.square_grid(table.shape[1] - sum(name in arrays for name in prefix))
+        return grid.square_grid(count), False
     except ValueError:
-        return None
+        return None, False
+
+
+def check_activation(source: WeightsSource, pretrained: Pretrained, activation: str) -> None:
+    """Raises ValueError if the outputs of the head do not belong to one class of several, and the
+    activation makes probabilities of them.
+    """
+    kernel = pretrained.arrays.get("predictions/kernel")
+    problem = pretrained.problem_type
+    if kernel is not None and kernel.shape[-1] == 1 and problem is None:
+        problem = "regression"  # as in Transformers
+    if problem == "regression" and activation != "linear":
+        raise ValueError(
+            f"The head of {origin_of(source)} returns numbers (problem_type: regression), and "
+            f"{activation} would change them. Pass `classifier_activation=None`."
+        )
+    if problem == "multi_label_classification" and activation == "softmax":
+        raise ValueError(
+            f"The head of {origin_of(source)} scores each label on its own (problem_type: "
+            'multi_label_classification). Pass `classifier_activation="sigmoid"`, or None.'
+        )
 
 
 def check_heads(pretrained: Pretrained, model: str, num_heads: int) -> None:

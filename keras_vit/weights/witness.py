@@ -24,7 +24,7 @@ from typing import Literal
 
 import numpy as np
 
-from keras_vit.variants import Gelu, ResNetVariant, ViTVariant
+from keras_vit.variants import Classifier, Gelu, ResNetVariant, ViTVariant
 from keras_vit.weights.array_names import check_names, unit_names
 
 Arrays = dict[str, np.ndarray]
@@ -42,13 +42,14 @@ def forward(
     *,
     gelu: Gelu | None = None,
     norm_epsilon: float | None = None,
+    classifier: Classifier | None = None,
     pool_fill: float = -math.inf,
 ) -> Arrays:
     """Returns all named activations of a model, in order, from the images to the logits.
 
-    The arrays select the pooling: attention pooling if there is `MAPHead_0`; class token and mean
-    if the head has twice the width; the class token if there is `cls` and the row reads it; else
-    the mean of the patches. `pooled_norm`, `pre_logits` and `head` are computed if present.
+    Without `classifier`, the arrays select the pooling: attention pooling if there is `MAPHead_0`;
+    class token and mean if the head has twice the width; the class token if there is `cls` and the
+    row reads it; else the mean of the patches. `pooled_norm`, `pre_logits` and `head` are computed if present.
 
     Args:
         arrays: Arrays by canonical name.
@@ -57,6 +58,7 @@ def forward(
         gelu: Form of GELU, if it differs from that of the row. Not for a ResNet.
         norm_epsilon: Epsilon of layer normalization, if it differs from that of the row; of group
             normalization for a ResNet.
+        classifier: What the head reads, if the arrays do not tell. Not for a ResNet.
         pool_fill: Padding value of the max-pool in a pre-activation root: minus infinity as in
             big_vision's bit_paper.py, or 0 as in the original BiT code. Other roots ignore it.
 
@@ -83,9 +85,8 @@ def forward(
     if norm_epsilon is not None:
         variant = replace(variant, norm_epsilon=norm_epsilon)
     if isinstance(variant, ViTVariant):
-        return _run_vit(
-            arrays, images.astype(np.float32), replace(variant, gelu=gelu or variant.gelu)
-        )
+        variant = replace(variant, gelu=gelu or variant.gelu)
+        return _run_vit(arrays, images.astype(np.float32), variant, classifier)
     if gelu is not None:
         raise ValueError(
             f"`gelu` must be None for a ResNet, which has no GELU. Received: gelu={gelu!r}."
@@ -93,7 +94,9 @@ def forward(
     return _run_resnet(arrays, images.astype(np.float32), variant, pool_fill)
 
 
-def _run_vit(arrays: Arrays, x: np.ndarray, variant: ViTVariant) -> Arrays:
+def _run_vit(
+    arrays: Arrays, x: np.ndarray, variant: ViTVariant, classifier: Classifier | None
+) -> Arrays:
     """Computes equations 1-4 of the paper. A hybrid takes patches of the stem's
     map (section 3.1).
     """
@@ -128,7 +131,17 @@ def _run_vit(arrays: Arrays, x: np.ndarray, variant: ViTVariant) -> Arrays:
         x = outputs["encoder_norm"] = layer_norm(
             x, _select(arrays, "Transformer/encoder_norm"), variant.norm_epsilon
         )
-    return outputs | _run_head(arrays, x, variant, num_prefix)
+    reads = classifier or _find_classifier(arrays, variant)
+    return outputs | _run_head(arrays, x, variant, num_prefix, reads)
+
+
+def _find_classifier(arrays: Arrays, variant: ViTVariant) -> Classifier:
+    """Returns what the head reads, as the arrays tell."""
+    if "MAPHead_0/probe" in arrays:
+        return "map"
+    if "head/kernel" in arrays and arrays["head/kernel"].shape[0] == 2 * variant.width:
+        return "token_gap"  # the linear classifiers of DINOv2
+    return "gap" if "cls" not in arrays or variant.classifier == "gap" else "token"
 
 
 def add_prefix_and_positions(
@@ -150,19 +163,19 @@ def add_prefix_and_positions(
     return np.concatenate([x[:, : len(prefix)], registers, x[:, len(prefix) :]], axis=1)
 
 
-def _run_head(arrays: Arrays, x: np.ndarray, variant: ViTVariant, num_prefix: int) -> Arrays:
+def _run_head(
+    arrays: Arrays, x: np.ndarray, variant: ViTVariant, num_prefix: int, reads: Classifier
+) -> Arrays:
     """Computes pooling, its norm, the tanh layer and the final layer."""
     outputs: Arrays = {}
-    head, pooler = _select(arrays, "head"), _select(arrays, "MAPHead_0")
-    reads_mean = "cls" not in arrays or variant.classifier == "gap"
-    mean = x[:, num_prefix:].mean(axis=1)
+    head, mean = _select(arrays, "head"), x[:, num_prefix:].mean(axis=1)
     second = x[:, 1]
-    if pooler:
-        x = outputs["map_head"] = attention_pooling(x, pooler, variant)
-    elif head and head["kernel"].shape[0] == 2 * variant.width:
-        x = np.concatenate([x[:, 0], mean], axis=-1)  # the linear classifiers of DINOv2
+    if reads == "map":
+        x = outputs["map_head"] = attention_pooling(x, _select(arrays, "MAPHead_0"), variant)
+    elif reads == "token_gap":
+        x = np.concatenate([x[:, 0], mean], axis=-1)
     else:
-        x = mean if reads_mean else x[:, 0]
+        x = mean if reads == "gap" else x[:, 0]
     if "pooled_norm/scale" in arrays:
         p = _select(arrays, "pooled_norm")
         x = outputs["pooled_norm"] = layer_norm(x, p, variant.norm_epsilon)

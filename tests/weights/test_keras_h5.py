@@ -138,6 +138,7 @@ def test_constants_come_back_with_the_variables(build, tmp_path):
         "gelu": "exact",
         "layer_norm_epsilon": 1e-3,
         "num_heads": 2,
+        "classifier": "token",
     }
     block = build(weights=path).get_layer("encoderblock_1")
     assert (block.gelu, block.norm_epsilon) == ("exact", 1e-3)
