@@ -66,8 +66,9 @@ _SHARED_DOC = """Builds {name}, a `keras.Model`.
             kernels of red, green and blue are summed; for other numbers they are repeated in turn
             and scaled by 3 / channels, as in timm.
             Default with the top: the image size that the weights were trained at, or that of their
-            position table, or 224 x 224 if both are unknown. Default without the top: (None, None, channels); for axial models, as
-            with the top. The default number of channels is that of the weights, or 3.
+            position table, or 224 x 224 if both are unknown. Default without the top: (None, None,
+            channels); for axial models, as with the top. The default number of channels is that of
+            the weights, or 3.
         pooling: Without the top, how the output becomes one vector per image.
         classes: Number of classes; with weights it must equal that of their head.
         classifier_activation: Activation of `predictions`; with weights, "softmax", "sigmoid" (for

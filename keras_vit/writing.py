@@ -25,7 +25,8 @@ def write_atomically(path: Path) -> Iterator[Path]:
     Files that killed processes of this machine left in the folder are removed.
 
     Raises:
-        OSError: If the disk is full. The message states that an older file of this name is kept.
+        OSError: If the disk is full, with a message that an older file of this name is kept; or if
+            the folder does not exist.
 
     Example:
         >>> with write_atomically(Path("classes.txt")) as partial:
@@ -33,6 +34,9 @@ def write_atomically(path: Path) -> Iterator[Path]:
         >>> Path("classes.txt").read_text(), partial.exists()
         ('cat', False)
     """
+    if not path.parent.is_dir():
+        reason = "There is no such folder. Create it first"
+        raise FileNotFoundError(errno.ENOENT, reason, str(path.parent))
     remove_partial_files(path.parent)
     partial = path.with_name(f"{_MARK}{os.getpid()}.{next(_numbers)}-{path.name}")
     _at_work.add(partial.name)

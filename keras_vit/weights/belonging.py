@@ -16,7 +16,7 @@ _PREFIXES = {
     "module.": None,
     "_orig_mod.": None,
     "teacher.": r"(student|optimizer|fp16_scaler|dino_loss)\.",
-    "backbone.": r"((dino|ibot)_)?head\.|(dino|ibot)_loss\.",
+    "backbone.": r"(dino|ibot)_(head|loss)\.|head\.(mlp|last_layer|last_norm|prototypes)",
     "vision_encoder.": r"",  # TIPSv2: everything beside it is of the text tower
     "visual.trunk.": r"(?!visual\.head\.proj\.)",  # a tower of timm in OpenCLIP
     "visual.": r"",
@@ -35,6 +35,7 @@ _UNREAD = re.compile(
     r"(embeddings\.)?mask_token|decoder[._].*"  # masked images in pre-training
     r"|rope_embed\.periods|.*\.bias_mask|local_cls_norm\..*|projectors\..*"  # DINOv3
     r"|.*position_ids|input_resolution|context_length|vocab_size"  # CLIP
+    r"|n_averaged|(.*\.)?num_batches_tracked"  # counters of torch
 )
 
 

@@ -20,6 +20,7 @@ from keras_vit.weights import dialects, files, huggingface_config
 from keras_vit.weights.model_content import check_finite, collect_facts, to_canonical
 
 Layout = Literal["google", "timm", "huggingface", "openclip"]
+_OTHER_FILES = (".npz", ".h5", ".keras", ".pth", ".pt", ".bin")
 _FILE = ".safetensors"  # the suffix of a single file; a Hugging Face folder contains one
 
 
@@ -56,7 +57,7 @@ def save_checkpoint(
         >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classes=10)
         >>> keras_vit.save_checkpoint(model, "vit_ti16.npz")
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     layout = layout if layout is not None else _layout_of(path)
     if layout not in get_args(Layout):
         raise ValueError(f"`layout` must be one of {get_args(Layout)}. Received: {layout!r}.")
@@ -65,6 +66,7 @@ def save_checkpoint(
     facts = collect_facts(model.layers, _find_first_images(model))
     canonical = to_canonical(model.layers, facts)
     arrays = _translate(model, canonical, facts, layout)
+    _check_suffix(layout, path)
     check_finite(path, arrays)
     if layout == "google":
         files.write_npz(path, arrays, facts)
@@ -128,6 +130,19 @@ def _check_labels(labels: Sequence[str], model: keras.Model, is_folder: bool) ->
         raise ValueError(
             f"`labels` must be {classes} different names, one for each class of the model. "
             f"Received: {len(labels)} names, {len(set(labels))} different."
+        )
+
+
+def _check_suffix(layout: Layout, path: Path) -> None:
+    needed = {"google": ".npz", "timm": _FILE, "openclip": _FILE}.get(layout)
+    if needed is not None and path.suffix != needed:
+        raise ValueError(
+            f'The layout "{layout}" is written into a file *{needed}. Received: {path.name!r}.'
+        )
+    if layout == "huggingface" and path.suffix in _OTHER_FILES:
+        raise ValueError(
+            f'The layout "huggingface" is written into a folder, or into a file *{_FILE}. Received: '
+            f"{path.name!r}."
         )
 
 

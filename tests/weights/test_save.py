@@ -177,6 +177,34 @@ def test_an_unknown_layout_lists_the_valid_ones(tiny_vit, tmp_path):
         )
 
 
+@pytest.mark.parametrize(
+    ("target", "layout", "message"),
+    [
+        ("vit", "timm", r"written into a file \*.safetensors. Received: 'vit'"),
+        ("vit.npz", "timm", r"written into a file \*.safetensors. Received: 'vit.npz'"),
+        ("vit", "openclip", r"written into a file \*.safetensors"),
+        ("vit.safetensors", "google", r"written into a file \*.npz"),
+        ("vit", "google", r"written into a file \*.npz"),
+        ("vit.npz", "huggingface", r"written into a folder, or into a file \*.safetensors"),
+        ("vit.pth", "huggingface", r"written into a folder"),
+        ("none/vit.npz", None, "There is no such folder. Create it first: '.*none'"),
+    ],
+)
+def test_a_file_that_does_not_fit_the_layout_is_refused(target, layout, message, tmp_path):
+    model = keras_vit.ViT_Ti16(weights=None, input_shape=SHAPE, classes=2)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        keras_vit.save_checkpoint(model, tmp_path / target, layout)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_path_may_begin_with_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    model = keras_vit.ViT_Ti16(weights=None, input_shape=SHAPE, classes=2)
+    keras_vit.save_checkpoint(model, "~/vit.npz")
+    keras_vit.save_checkpoint(model, "~/folder")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "vit.npz"]
+
+
 def test_heads_of_unusual_models_are_recorded(tmp_path):
     """32 heads of size 6 fit no row, so a reader could not guess them."""
     row = replace(VIT_VARIANTS["ViT_Ti16"], depth=1, num_heads=32)

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch_files
 
 import keras_vit
 from keras_vit.layers import TokenPooling
@@ -337,3 +338,41 @@ def test_a_path_may_begin_with_the_home_folder(tmp_path, monkeypatch):
     model = build("ViT_B16")
     keras_vit.save_checkpoint(model, tmp_path / "vit.npz")
     assert_equal(load("ViT_B16", "~/vit.npz"), model)
+
+
+def save_state_dict(path: Path, model: keras.Model, prefix: str, more: dict) -> None:
+    arrays, facts = canonical_of(model)
+    named = dialects.from_canonical(arrays, "timm", grid=facts.get("grid"))
+    torch_files.save(path, {f"{prefix}{name}": x for name, x in named.items()} | more)
+
+
+def test_counters_of_torch_are_no_weights(tmp_path):
+    """As `torch.optim.swa_utils.AveragedModel` and batch normalization keep them."""
+    model = build("ViT_B16", gelu="exact")
+    counters = {"n_averaged": np.int64([5]), "module.bn.num_batches_tracked": np.int64([5])}
+    save_state_dict(tmp_path / "vit.pth", model, "module.", counters)
+    assert_equal(load("ViT_B16", tmp_path / "vit.pth"), model)
+    statistics = {"head.0.running_mean": np.ones(16, "float32")}
+    save_state_dict(tmp_path / "vit.pth", model, "", statistics)
+    with pytest.raises(ValueError, match="head.0.running_mean"):
+        load("ViT_B16", tmp_path / "vit.pth")
+
+
+def test_a_head_beside_a_backbone_is_read_and_a_projector_is_not(tmp_path):
+    model = build("ViT_B16", gelu="exact")
+    arrays, facts = canonical_of(model)
+    named = dialects.from_canonical(arrays, "timm", grid=facts.get("grid"))
+    beside = {
+        name if name.startswith("head.") else f"backbone.{name}": x for name, x in named.items()
+    }
+    torch_files.save(tmp_path / "vit.pth", beside)
+    assert_equal(load("ViT_B16", tmp_path / "vit.pth"), model)
+    trunk = {name: x for name, x in beside.items() if name.startswith("backbone.")}
+    projector = {
+        "head.mlp.0.weight": np.ones((4, 16), "float32"),
+        "head.last_layer.weight_g": np.ones(4),
+    }
+    torch_files.save(tmp_path / "dino.pth", trunk | projector)
+    load("ViT_B16", tmp_path / "dino.pth", include_top=False)
+    with pytest.raises(ValueError, match="no head"):
+        load("ViT_B16", tmp_path / "dino.pth")

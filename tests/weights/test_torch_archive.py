@@ -7,6 +7,7 @@ import random
 import tracemalloc
 import zipfile
 
+import absl.logging
 import numpy as np
 import pytest
 from torch_files import CLAIMS, HOSTILE, View, save, write_zip
@@ -46,6 +47,52 @@ def test_the_arrays_of_a_training_script(tmp_path, place):
     content = {"epoch": 3, "encoder": other, place: ARRAYS, "student": other, "lr": 0.1}
     save(tmp_path / "checkpoint.pth", content)
     check(files.read(tmp_path / "checkpoint.pth").arrays)
+
+
+LAST = {"x": np.zeros(3, "float32")}
+
+
+@pytest.mark.parametrize(
+    ("average", "last"),
+    [("state_dict_ema", "state_dict"), ("model_ema", "model"), ("ema", "module")],
+)
+def test_the_average_of_the_weights_is_read_and_it_is_said(average, last, tmp_path, caplog):
+    save(tmp_path / "checkpoint.pth", {last: LAST, "epoch": 3, average: ARRAYS, "optimizer": {}})
+    absl.logging.get_absl_logger().propagate = True
+    with caplog.at_level("WARNING", logger="absl"):
+        check(files.read(tmp_path / "checkpoint.pth").arrays)
+    assert f"an average of the weights, {average!r}, and the last ones, {last!r}" in caplog.text
+    caplog.clear()
+    save(tmp_path / "average.pth", {average: {"state_dict": ARRAYS, "decay": 0.999}})
+    with caplog.at_level("WARNING", logger="absl"):
+        check(files.read(tmp_path / "average.pth").arrays)
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        # as PyTorch's example of ImageNet writes it
+        {
+            "epoch": 3,
+            "state_dict": ARRAYS,
+            "best_acc1": np.float32([0.7]),
+            "optimizer": {"m": LAST},
+        },
+        {"model": {"state_dict": ARRAYS, "ema_state": LAST}, "scaler": np.float32([1.0])},
+        {"model": {"name": "vit", "depth": 3}, "state_dict": ARRAYS},
+    ],
+)
+def test_other_tensors_beside_the_weights_are_not_read(content, tmp_path):
+    save(tmp_path / "checkpoint.pth", content)
+    check(files.read(tmp_path / "checkpoint.pth").arrays)
+
+
+def test_parts_of_a_model_are_not_places_of_a_training_script(tmp_path):
+    parts = {"encoder": {"w": np.ones(2, "float32")}, "head": {"bias": np.ones(3, "float32")}}
+    save(tmp_path / "model.pth", {"model": parts})
+    names = ["encoder.w", "head.bias"]
+    assert list(files.read(tmp_path / "model.pth").arrays) == names
 
 
 def test_nested_dictionaries_are_names_with_dots(tmp_path):
