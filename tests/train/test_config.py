@@ -244,7 +244,7 @@ def test_a_model_option_that_no_model_takes_stops_before_the_training(
     assert not list(tmp_path.glob("config.json"))
 
 
-@pytest.mark.parametrize("name", ["validation/acuracy", "accuracy", "preview/answer", ""])
+@pytest.mark.parametrize("name", ["validation/acc", "accuracy", "preview/answer", ""])
 def test_a_best_metric_that_nothing_measures_does_not_occupy_the_folder(tmp_path, name):
     tiny = {"patch_size": 4, "width": 16, "depth": 1, "num_heads": 2, "mlp_dim": 16}
     run = RunConfig(

@@ -182,7 +182,6 @@ def test_an_unknown_layout_lists_the_valid_ones(tiny_vit, tmp_path):
     [
         ("vit", "timm", r"written into a file \*.safetensors. Received: 'vit'"),
         ("vit.npz", "timm", r"written into a file \*.safetensors. Received: 'vit.npz'"),
-        ("vit", "openclip", r"written into a file \*.safetensors"),
         ("vit.safetensors", "google", r"written into a file \*.npz"),
         ("vit", "google", r"written into a file \*.npz"),
         ("vit.npz", "huggingface", r"written into a folder, or into a file \*.safetensors"),
