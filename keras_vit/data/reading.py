@@ -6,7 +6,8 @@ rows do not change. Batches without unreadable images have no extra cost.
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -37,7 +38,8 @@ class Unreadable:
         source: The source of the images.
         strict: Whether to raise an error for the first unreadable image.
         record: A file that lists the images over all parts and workers of a run: one per line, with
-            a tab and the reason after the name. None for no file.
+            a tab and the reason after the name. None for no file. Images that it lists count too,
+            unless they can be read by now.
 
     Attributes:
         places: Names of the images in the order of reading. Line breaks and bytes that are not
@@ -50,7 +52,7 @@ class Unreadable:
         self.source = source
         self.strict = strict
         self.record = record
-        self.reasons: dict[str, str] = {} if record is None else read_record(record)
+        self.reasons: dict[str, str] = {} if record is None else _read_unrepaired(record)
         self.places: list[str] = list(self.reasons)
         self.fatal: str | None = None
         self._lock = threading.Lock()
@@ -81,9 +83,11 @@ class Unreadable:
                     lines.writelines(f"{name}\t{reason}\n" for name, reason in new.items())
         count = self.source.num_examples
         if len(self.places) >= count or len(self.places) > max(MOST_UNREADABLE * count, 10):
+            reason, times = Counter(self.reasons.values()).most_common(1)[0]
             self._fail(
                 f"{len(self.places)} of the {count} images of {self.source.name} could not be "
-                f"read. Check that the disk is mounted. The last: {self.places[-1]}."
+                f"read. The most frequent reason, {times}: {reason}. Repair or remove them, and check "
+                f"that the disk is mounted. The last: {self.places[-1]}."
             )
         for name, reason in new.items():
             logging.warning("Left out: %s: %s (%d so far).", name, reason, len(self.places))
@@ -125,9 +129,36 @@ def forget_from(record: Path, source: Source, start: int) -> None:
     """
     recorded = read_record(record)
     before = {to_one_line(source.locate(index)) for index in range(start)} if recorded else set()
-    kept = {name: reason for name, reason in recorded.items() if name in before}
-    if kept:
-        write_text(record, "".join(f"{name}\t{reason}\n" for name, reason in kept.items()))
+    _write_record(record, {name: reason for name, reason in recorded.items() if name in before})
+
+
+def forget_repaired(record: Path) -> None:
+    """Removes the images that can be read by now from the file of an `Unreadable`.
+
+    Example:
+        >>> record = Path("unreadable.txt")
+        >>> _ = record.write_text("gone.jpg\\tInput/output error\\n")
+        >>> forget_repaired(record)
+        >>> read_record(record)
+        {'gone.jpg': 'Input/output error'}
+    """
+    recorded, kept = read_record(record), _read_unrepaired(record)
+    if kept != recorded:
+        _write_record(record, kept)
+
+
+def _read_unrepaired(record: Path) -> dict[str, str]:
+    """Reads the file of an `Unreadable` without the images that can be read by now."""
+    return {
+        place: reason
+        for place, reason in read_record(record).items()
+        if not os.path.isfile(place) or why_not(place)
+    }
+
+
+def _write_record(record: Path, reasons: Mapping[str, str]) -> None:
+    if reasons:
+        write_text(record, "".join(f"{name}\t{reason}\n" for name, reason in reasons.items()))
     else:
         record.unlink(missing_ok=True)
 

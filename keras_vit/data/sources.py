@@ -339,6 +339,38 @@ def image_folder(path: str | os.PathLike, *, class_names: Sequence[str] | None =
     )
 
 
+def photos(
+    paths: Sequence[str | os.PathLike],
+    *,
+    name: str = "photos",
+    left_out: Sequence[LeftOut] = (),
+) -> Source:
+    """Returns a source of photos without labels, in the given order.
+
+    Args:
+        paths: The files, of any format in `keras_vit.photos.FORMATS`.
+        name: Name of the source.
+        left_out: Files that were left out, with reasons.
+
+    Example:
+        >>> source = photos(["1.jpg", "2.jpg"])
+        >>> source.num_examples, source.class_names, source.labels.tolist()
+        (2, (), [-1, -1])
+    """
+    files = [os.fspath(path) for path in paths]
+    all_paths = tf.constant([os.fsencode(file) for file in files], tf.string)
+    return Source(
+        name=name,
+        class_names=(),
+        num_examples=len(files),
+        read=lambda index: (tf.io.read_file(all_paths[index]), tf.constant(-1, tf.int64)),
+        locate=files.__getitem__,
+        labels=np.full(len(files), -1, np.int64),
+        content=lambda: files_sha256(files),
+        left_out=tuple(left_out),
+    )
+
+
 def _list_empty_classes(root: Path, known: Iterable[str]) -> list[LeftOut]:
     """Returns the class folders without photos, except those that are listed already."""
     names = {

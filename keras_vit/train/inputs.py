@@ -10,7 +10,7 @@ import numpy as np
 from keras_vit.data import duplicates, sources, transforms
 from keras_vit.data.pipeline import Share, evaluation_batches, padded_rows, training_batches
 from keras_vit.data.randaugment import rand_augment
-from keras_vit.data.reading import Unreadable
+from keras_vit.data.reading import Unreadable, forget_repaired
 from keras_vit.data.sources import Source
 from keras_vit.data.transforms import Transform
 from keras_vit.devices import Devices
@@ -94,6 +94,8 @@ def make_inputs(
     noise_length: int = 0,
 ) -> Inputs:
     """Returns the inputs of a run. Unreadable images are recorded in the folder of the run."""
+    if devices.is_chief:
+        _forget_earlier(workdir)
 
     def make_collector(source: Source, name: str) -> Unreadable:
         return Unreadable(source, strict=settings.data.strict, record=workdir / name)
@@ -104,12 +106,24 @@ def make_inputs(
         settings=settings,
         image_size=image_size,
         devices=devices,
-        unreadable=make_collector(training, "unreadable_train.txt"),
+        unreadable=make_collector(training, _TRAINING_RECORD),
         unreadable_validation=None
         if validation is None
-        else make_collector(validation, "unreadable_test.txt"),
+        else make_collector(validation, _VALIDATION_RECORD),
         noise_length=noise_length,
     )
+
+
+_TRAINING_RECORD, _VALIDATION_RECORD = "unreadable_train.txt", "unreadable_test.txt"
+
+
+def _forget_earlier(workdir: Path) -> None:
+    """Removes images from the records of an earlier start that it no longer leaves out."""
+    # Without a checkpoint, training starts again with all images. After one, the record is kept for
+    # the report, since earlier steps lacked the images.
+    if not any((workdir / "checkpoints").glob("[0-9]*")):
+        (workdir / _TRAINING_RECORD).unlink(missing_ok=True)
+    forget_repaired(workdir / _VALIDATION_RECORD)  # each evaluation reads all images
 
 
 def make_sources(data: DataConfig, seed: int) -> tuple[Source, Source | None]:

@@ -257,7 +257,7 @@ def test_a_disk_that_is_gone_ends_the_run(folder_with_bad_files, monkeypatch):
     for path in (folder_with_bad_files.locate(index) for index in range(12)):
         tf.io.gfile.remove(path)
     bad = reading.Unreadable(folder_with_bad_files)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="Check that the disk is mounted"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="check that the disk is mounted"):
         list(
             pipeline.evaluation_batches(
                 folder_with_bad_files, [transforms.resize(16)], batch_size=6, unreadable=bad

@@ -17,6 +17,7 @@ from keras_vit.data.reading import (
     Unreadable,
     explain_unreadable,
     forget_from,
+    forget_repaired,
     read_pixels,
     read_record,
 )
@@ -91,7 +92,8 @@ def test_a_fifth_may_be_unreadable_and_ten_anyway(count: int, most: int):
     if most < count:
         with pytest.raises(
             ValueError,
-            match=rf"{most + 1} of the {count} images of grey could not be read. Check that the disk",
+            match=rf"{most + 1} of the {count} images of grey could not be read. The most frequent "
+            rf"reason, {most + 1}: not an image, or truncated. .* that the disk is mounted",
         ):
             found.add(np.array([most]))
         assert (
@@ -128,6 +130,36 @@ def test_images_that_are_read_again_are_forgotten(folder: Path, tmp_path: Path):
     assert not record.exists()
     forget_from(record, images, 3)
     assert not record.exists()
+
+
+def test_repaired_images_count_no_more_and_the_record_is_kept_until_it_is_told(
+    folder: Path, tmp_path: Path
+):
+    images, record = image_folder(folder), tmp_path / "unreadable.txt"
+    bad = [int(index) for index in np.flatnonzero(images.labels == 0)]
+    Unreadable(images, record=record).add(np.array(bad))
+    recorded = read_record(record)
+    repaired = next(index for index in bad if images.locate(index).endswith("plain.png"))
+    Path(images.locate(repaired)).write_bytes((folder / "whole" / "plain.png").read_bytes())
+    again = Unreadable(images, record=record)
+    assert set(recorded) - set(again.places) == {images.locate(repaired)}
+    assert read_record(record) == recorded  # what earlier steps lacked
+    forget_repaired(record)
+    assert list(read_record(record)) == again.places
+    for index in bad:
+        Path(images.locate(index)).write_bytes((folder / "whole" / "plain.png").read_bytes())
+    record.write_text(f"{images.locate(repaired)}\tempty\n")
+    forget_repaired(record)
+    assert not record.exists()
+
+
+def test_the_most_frequent_reason_is_named(folder: Path, tmp_path: Path):
+    files = [tmp_path / f"{number}.jpg" for number in range(5)]
+    for number, file in enumerate(files):
+        file.write_bytes(b"rubbish" if number % 2 else b"")
+    found = Unreadable(sources.photos(files))
+    with pytest.raises(ValueError, match="5 of the 5 .* reason, 3: the file is empty. .*4.jpg"):
+        found.add(np.arange(5))
 
 
 def test_with_strict_the_first_ends_it_in_plain_words():

@@ -574,6 +574,26 @@ def test_each_setting_of_a_run_reaches_the_input(tmp_path, monkeypatch):
     assert not lenient.unreadable.strict and not lenient.unreadable_validation.strict
 
 
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_a_rerun_counts_no_image_that_was_repaired(has_checkpoint: bool, tmp_path):
+    """Without a checkpoint the record of training ends; with one the report still needs it."""
+    image, run = tmp_path / "repaired.png", tmp_path / "run"
+    keras.utils.save_img(image, np.zeros((4, 4, 3)), scale=False)
+    line = f"{image}\tInput/output error\n"
+    (run / "checkpoints").mkdir(parents=True)
+    if has_checkpoint:
+        (run / "checkpoints" / "0000000003").mkdir()
+    for part in ("train", "test"):
+        (run / f"unreadable_{part}.txt").write_text(line)
+    data = DataConfig(kind="digits")
+    settings = RunConfig(data=data, loop=LoopConfig(total_steps=9))
+    one = Devices(kind="one", num_replicas=1, num_workers=1, worker_index=0)
+    found = inputs.make_inputs(*make_sources(data, seed=5), settings, 16, run, one)
+    assert found.unreadable.places == found.unreadable_validation.places == []
+    assert found.unreadable_places() == [str(image)] * has_checkpoint
+    assert not (run / "unreadable_test.txt").exists()
+
+
 def test_images_are_changed_as_the_config_says(monkeypatch):
     chosen = []
     monkeypatch.setattr(
