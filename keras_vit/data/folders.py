@@ -76,6 +76,34 @@ def to_measure_on(path: str | os.PathLike) -> Path:
     )
 
 
+def check_outside(output: str | os.PathLike, images: str | os.PathLike, name: str) -> None:
+    """Checks that an output folder is not inside a folder of images.
+
+    The figures of a report or of an export would be read as images by the next command, and their
+    folder as a class.
+
+    Args:
+        output: The folder to write to.
+        images: The folder of the images.
+        name: Name of the images, for the message.
+
+    Raises:
+        ValueError: If it is inside.
+
+    Example:
+        >>> check_outside("pets/report", "pets", "data")
+        Traceback (most recent call last):
+        ValueError: pets/report is inside the folder of the data, pets, where it would be read as
+        images. Choose another `output`.
+    """
+    inner, outer = (Path(folder).expanduser().resolve() for folder in (output, images))
+    if inner.is_relative_to(outer):
+        raise ValueError(
+            f"{output} is inside the folder of the {name}, {images}, where it would be read as "
+            "images. Choose another `output`."
+        )
+
+
 def _describe_expected(root: Path) -> str:
     return f"Expected {root}/<class>/*.jpg, or {root}/train/<class>/*.jpg and {root}/test/<class>/*.jpg."
 

@@ -122,10 +122,13 @@ def measure(
         `keras_vit.evaluate.label_sets.label_set_accuracy`.
 
     Raises:
-        ValueError: If the model, the weights or the data are invalid.
+        ValueError: If the model, the weights or the data are invalid, or the output is inside the
+            folder of the data.
     """
     if output is not None:
         check_can_draw()
+        if not os.fspath(data).startswith("tfds:"):
+            folders.check_outside(output, data, "data")
     eval_crop = choose_crop(eval_crop, model, weights)
     devices = devices or DevicesConfig()
     if is_file(model) and devices.precision != "float32":

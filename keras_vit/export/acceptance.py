@@ -230,9 +230,9 @@ def _run_model(
         classifier.names_for(network, facts["weights"] or facts["model"]),
         tuple(facts["image_size"]),
     )
-    found = find_examples(
-        chosen, network, names, num_images or facts.get("num_images", _NUM_IMAGES), size
-    )
+    count = num_images or facts.get("num_images", _NUM_IMAGES)
+    crop = facts.get("input", {}).get("resize", "resize")
+    found = find_examples(chosen, network, names, count, size, crop)
     examples = _exclude_calibration(found, facts.get("calibrated_on", []))
     expected = subject_of(network, size, names).answers(examples.pixels())
     return _Model(network=network, examples=examples, expected=expected)

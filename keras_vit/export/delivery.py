@@ -6,17 +6,19 @@ output/tflite/1/, output/onnx/1/   other formats, each with its own versions
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 from absl import logging
 
 from keras_vit import predict
+from keras_vit.data import folders
+from keras_vit.data.sources import Source, image_folder, photos
 from keras_vit.data.transforms import describe_crop
 from keras_vit.evaluate import classifier, measure
+from keras_vit.evaluate.labelled import listed
 from keras_vit.export.examples import Examples, set_aside, take
 from keras_vit.export.exchange import onnx, openvino
 from keras_vit.export.metadata import read_facts
@@ -24,12 +26,13 @@ from keras_vit.export.report import text_table
 from keras_vit.export.saved_model import saved_model
 from keras_vit.export.tflite import FLAVOURS, NUM_CALIBRATION_IMAGES, tflite
 from keras_vit.export.verdicts import Verdict
+from keras_vit.imagenet import is_wordnet_id
 from keras_vit.keras_file import is_file
-from keras_vit.photos import is_ignored
+from keras_vit.photos import is_ignored, is_photo
 from keras_vit.pixels import describe_pixels
 from keras_vit.weights.published_crop import find_crop
 from keras_vit.weights.secrets import without_secrets
-from keras_vit.writing import group_by_reason, to_one_line
+from keras_vit.writing import group_by_reason
 
 FORMATS = ("saved_model", "tflite", "onnx", "openvino")
 
@@ -107,38 +110,38 @@ def deliver(
         A message for each format that failed; empty if all succeeded.
 
     Raises:
-        ValueError: If the model, the weights or the images are invalid.
+        ValueError: If the model, the weights or the images are invalid, or the output is inside the
+            folder of the images.
         OSError: If the weights cannot be read or downloaded.
     """
+    output = Path(output).expanduser()
+    if images is not None and not os.fspath(images).startswith("tfds:"):
+        folders.check_outside(output, images, "images")
     network = classifier.build(model, weights, image_size, pixels)
     size = image_size or tuple(network.input_shape[1:3])
     sentence = describe_pixels(network, size)
     if is_file(model):
         say(sentence)
     names = classifier.names_for(network, model if weights is None else weights)
-    examples = find_examples(images, network, names, num_images, size)
+    crop = _choose_crop(model, weights, size)
+    examples = find_examples(images, network, names, num_images, size, crop)
     calibration, judged = set_aside(examples, NUM_CALIBRATION_IMAGES if wanted.int8 else 0)
     identity = _describe_origin(model, weights, images, num_images, size) | (
         {} if pixels is None else {"pixels": pixels}
     )
     say(
         f"Judged on {examples.name}: {len(judged.images)} images, the same for every format."
-        + (
-            f" {len(calibration.images)} others are calibration images for int8."
-            if wanted.int8
-            else ""
-        )
+        + (_describe_calibration(calibration) if wanted.int8 else "")
     )
     if examples.left_out:
         say(group_by_reason(examples.left_out))
-    crop = _choose_crop(model, weights, size)
     if crop != "resize":
         say(f"Photos are cropped as in the published evaluation: {describe_crop(crop)}.")
     shared = {
         "class_names": names,
         "images": judged,
         "num_images": len(judged.images),
-        "calibration": calibration if wanted.int8 else None,
+        "calibration": calibration,
         "eval_crop": crop,
         "identity": identity,
         "image_size": size,
@@ -148,7 +151,7 @@ def deliver(
             "For stronger evidence and a better int8 calibration, pass a folder of photographs "
             "with --images."
         )
-    output, problems = Path(output), []
+    problems = []
     for name in wanted.formats:
         try:
             verdicts = _export(name, network, output, wanted, shared)
@@ -156,6 +159,12 @@ def deliver(
         except Exception as error:  # converters and runtimes raise their own types of errors
             problems.append(f"{name}: {_describe_error(error)}")
     return problems
+
+
+def _describe_calibration(calibration: Examples | None) -> str:
+    if calibration is None:
+        return " None is left for the calibration of int8: pass more photos that differ."
+    return f" {len(calibration.images)} others are calibration images for int8."
 
 
 def _describe_error(error: Exception) -> str:
@@ -190,8 +199,14 @@ def find_examples(
     names: Sequence[str],
     num_images: int,
     size: tuple[int, int],
+    crop: str = "resize",
 ) -> Examples:
     """Returns images of a folder, with labels if its folders are the classes of the model.
+
+    They are the classes if the names of the classes are known and match, if they are WordNet ids and
+    the model has ImageNet's 1000 classes, or if there are as many folders as classes and no photos
+    beside them. Otherwise all photos of the folder and its subfolders are used without labels, and
+    a warning states the reason.
 
     Args:
         images: As in `deliver`.
@@ -199,52 +214,71 @@ def find_examples(
         names: Names of its classes, or empty.
         num_images: Maximum number of images.
         size: (height, width) in pixels.
+        crop: Policy by which images are resized, as in `keras_vit.data.transforms.eval_crop`.
 
     Raises:
-        ValueError: If no image can be read.
+        ValueError: If there are no images, or too many of them cannot be read.
     """
     if images is None:
-        return take(None, size, min(num_images, _MOST_GENERATED))
+        return take(None, size, min(num_images, _MOST_GENERATED), crop=crop)
     text = os.fspath(images)
+    labelled, why_not = _find_labelled(text, network.output_shape[-1], names)
+    if why_not:
+        logging.warning("The photos are used without labels. %s", why_not)
+    source = _find_all_photos(text) if labelled is None else labelled
+    found = take(source, size, num_images, crop=crop)
+    return replace(found, labels=None) if why_not else found
+
+
+def _find_labelled(text: str, num_classes: int, names: Sequence[str]) -> tuple[Source | None, str]:
+    """Returns the images of class folders or of a data set, or None; and why the labels are not
+    those of the model, "" if they are or if there are no class folders.
+    """
     if text.startswith("tfds:"):
-        return take(
-            measure.find_test_set(text, network.output_shape[-1], names=names).source,
-            size,
-            num_images,
+        source = measure.find_test_set(text, num_classes, names=names).source
+        if names or len(source.class_names) == num_classes:
+            return source, ""
+        return source, (
+            f"{text} has {len(source.class_names):,} classes, and the model has {num_classes:,}."
         )
-    files, others = predict.find_photos([text])
-    if any(
-        entry.is_dir() and not is_ignored(entry.name) for entry in Path(text).expanduser().glob("*")
-    ):
-        try:
-            return take(
-                measure.find_test_set(text, network.output_shape[-1], names=names).source,
-                size,
-                num_images,
-            )
-        except ValueError as error:  # the folders are not the classes of the model
-            logging.warning("The photos are used without labels. %s", error)
-    chosen = [
-        files[i] for i in np.unique(np.linspace(0, len(files) - 1, num_images).round().astype(int))
-    ]
-    left_out = [(to_one_line(str(path)), reason) for path, reason in others]
-    kept = []
-    for file in chosen:
-        try:
-            kept.append(predict.read_photo(file, size))
-        except Exception as error:  # Pillow raises a different error for each kind of damage
-            left_out.append((to_one_line(str(file)), str(error)))
-    if not kept:
-        raise ValueError(f"None of the {len(chosen)} photographs in {text} can be read.")
-    return Examples(
-        images=np.stack(kept).astype(np.float32),
-        labels=None,
-        name=text,
-        left_out=tuple(left_out),
+    path = Path(text).expanduser()
+    if not path.is_dir() or not any(map(_is_folder, path.iterdir())):
+        return None, ""
+    try:
+        if not names and (why_not := _compare_folders(folders.to_measure_on(path), num_classes)):
+            return None, why_not
+        return measure.find_test_set(text, num_classes, names=names).source, ""
+    except ValueError as error:  # the folders are not the classes of the model
+        return None, str(error)
+
+
+def _compare_folders(folder: Path, num_classes: int) -> str:
+    """Returns why folders are not the classes of a model, whose names are not known, or ""."""
+    inside = image_folder(folder).class_names
+    if num_classes == _IMAGENET and all(map(is_wordnet_id, inside)):
+        return ""
+    is_mixed = any(is_photo(entry.name) and entry.is_file() for entry in folder.iterdir())
+    if len(inside) == num_classes and not is_mixed:
+        return ""
+    beside = " and photos beside them" if is_mixed else ""
+    return (
+        f"{folder} has {len(inside):,} folders of photos{beside} ({listed(inside)}), and the model "
+        f"has {num_classes:,} classes. If the folders are classes, write the names of all classes of "
+        "the model to a file classes.txt beside its weights, in its order."
     )
 
 
+def _is_folder(entry: Path) -> bool:
+    return entry.is_dir() and not is_ignored(entry.name)
+
+
+def _find_all_photos(text: str) -> Source:
+    found = predict.find_photos([text])
+    return photos(found.photos, name=text, left_out=found.left_out)
+
+
 _MOST_GENERATED = 32
+_IMAGENET = 1000
 
 
 def _choose_crop(

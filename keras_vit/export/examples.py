@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from keras_vit.data.pipeline import evaluation_batches
-from keras_vit.data.reading import Unreadable
+from keras_vit.data.reading import Unreadable, explain_unreadable
 from keras_vit.data.sources import Source, fractals
 from keras_vit.data.transforms import eval_crop, scale_to
 from keras_vit.levels import to_levels, to_pixels
@@ -85,7 +85,8 @@ def take(
             `keras_vit.data.transforms.eval_crop`.
 
     Raises:
-        ValueError: If an array has another size or range, or a source is empty.
+        ValueError: If an array has another size or range, a source is empty, or too many of its
+            images cannot be read.
 
     Example:
         >>> examples = take(None, (32, 48), 5)
@@ -111,11 +112,11 @@ def take(
     return given.those(_space_evenly(len(given.images), count))
 
 
-def set_aside(examples: Examples, count: int) -> tuple[Examples, Examples]:
+def set_aside(examples: Examples, count: int) -> tuple[Examples | None, Examples]:
     """Splits images into calibration images for int8, and images on which every file is judged.
 
-    Copies of an image count once; copies of a calibration image are not judged. If there is only
-    one image, it is returned as both.
+    Copies of an image count once; copies of a calibration image are not judged. The first part is
+    None if it would be empty: for a count of 0, and for copies of a single image.
 
     Args:
         examples: All images.
@@ -131,7 +132,7 @@ def set_aside(examples: Examples, count: int) -> tuple[Examples, Examples]:
     different = np.sort(np.unique(words, return_index=True)[1])
     count = min(count, len(different) // 2)
     if not count:
-        return examples, examples
+        return None, examples
     chosen = different[np.arange(count) * len(different) // count]
     return examples.those(chosen), examples.those(~np.isin(words, words[chosen]))
 
@@ -155,13 +156,15 @@ def _from_source(source: Source, image_size: tuple[int, int], crop: str) -> Exam
         batch_size=_BATCH,
         unreadable=unreadable,
     )
-    parts = [tuple(part.numpy() for part in batch) for batch in batches]
+    with explain_unreadable(unreadable):
+        parts = [tuple(part.numpy() for part in batch) for batch in batches]
     images, labels, weights = (np.concatenate(column) for column in zip(*parts, strict=True))
     # Unreadable images have weight 0, like the padding of the last batch.
     read = weights > 0
+    known = labels[read].astype(np.int64)
     return Examples(
         images=images[read].astype(np.float32),
-        labels=labels[read].astype(np.int64),
+        labels=None if (known < 0).any() else known,  # a label below 0 is unknown
         name=source.name,
         left_out=(
             *((to_one_line(str(path)), reason) for path, reason in source.left_out),

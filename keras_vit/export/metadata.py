@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.data.transforms import describe_crop
+from keras_vit.data.transforms import describe_crop, eval_crop
 from keras_vit.export.examples import Examples
 from keras_vit.imagenet import class_names as imagenet_names
 from keras_vit.pixels import RANGES, pixels_of
@@ -134,6 +134,7 @@ def _find_faults(facts: Any) -> list[str]:
         "input.image_size": is_size(taken.get("image_size")),
         "input.dtype": taken.get("dtype") in ("float32", "uint8"),
         "input.range": taken.get("range") in [[*ends] for ends in RANGES.values()],
+        "input.resize": _is_crop(taken.get("resize", "resize"), taken.get("image_size")),
         "accepted": bool({"max_error", "top1_agreement"} & set(accepted)),
         "accepted.max_error": all(_is_number(bound) and bound >= 0 for bound in bounds),
         "accepted.top1_agreement": _is_number(accepted.get("top1_agreement", 0))
@@ -153,6 +154,15 @@ def is_size(value: Any) -> bool:
         and len(value) == 2
         and all(type(side) is int and 0 < side < 2**16 for side in value)
     )
+
+
+def _is_crop(value: Any, image_size: Any) -> bool:
+    """Returns whether a value from JSON is a policy of `eval_crop` for images of this size."""
+    try:
+        eval_crop(value, tuple(image_size))
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _is_number(value: Any) -> bool:

@@ -120,10 +120,14 @@ def tflite(
     most = num_calibration + (min(num_images, _MOST_GENERATED) if images is None else num_images)
     set_apart, judged = set_aside(take(images, size, most, crop=eval_crop), num_calibration)
     calibration = set_apart if calibration is None else calibration
+    samples = judged if calibration is None else calibration
+    refused = (
+        _refuse_weak_evidence(calibration, judged) if "int8" in flavours and min_agreement else {}
+    )
     levels = judged.pixels()
     expected = subject.answers(levels)
-    inputs, samples = (
-        each if preprocessing else subject.inputs(each) for each in (levels, calibration.pixels())
+    inputs, ranges = (
+        each if preprocessing else subject.inputs(each) for each in (levels, samples.pixels())
     )
     bounds = {
         name: _TOLERANCES[name] * max(1.0, float(np.abs(expected).max())) for name in flavours
@@ -133,7 +137,7 @@ def tflite(
         model,
         accepted=accepted,
         judged=judged,
-        calibration=calibration if "int8" in flavours else None,
+        calibration=_choose_recorded(flavours, refused, calibration, judged),
         eval_crop=eval_crop,
         identity=identity,
     )
@@ -141,9 +145,6 @@ def tflite(
     for doubt in doubts:
         logging.warning("%s: %s", model.name, doubt)
     verdicts: list[Verdict] = []
-    refused = (
-        _refuse_weak_evidence(calibration, judged) if "int8" in flavours and min_agreement else {}
-    )
     with temporary_folder("keras_vit_tflite_") as folder, new_version(path) as version:
         graph = Graph(
             model=model,
@@ -151,7 +152,7 @@ def tflite(
             image_size=size,
             fixed_batch=fixed_batch,
             takes_levels=preprocessing,
-            calibration=samples,
+            calibration=ranges,
             folder=folder,
         )
         facts = _describe_graph(graph, known)
@@ -228,11 +229,27 @@ def _check_installed(flavours: Sequence[str]) -> None:
 # ── images and metadata ──
 
 
-def _refuse_weak_evidence(calibration: Examples, judged: Examples) -> dict[str, str]:
+def _choose_recorded(
+    flavours: Sequence[str],
+    refused: Mapping[str, str],
+    calibration: Examples | None,
+    judged: Examples,
+) -> Examples | None:
+    """Returns the calibration images to record, on which `export --check` does not judge."""
+    if "int8" not in flavours:
+        return None
+    # If no images were set aside, only an int8 file that is written has used the judged ones.
+    return judged if calibration is None and "int8" not in refused else calibration
+
+
+def _refuse_weak_evidence(calibration: Examples | None, judged: Examples) -> dict[str, str]:
     """Returns the reason to refuse int8 if these images cannot show that its ranges generalize."""
     # The ranges always fit the images that they were set on.
-    counts = [len(set(examples.fingerprints())) for examples in (calibration, judged)]
-    if min(counts) < _FEWEST_INT8_IMAGES:
+    counts = [
+        0 if examples is None else len(set(examples.fingerprints()))
+        for examples in (calibration, judged)
+    ]
+    if calibration is None or min(counts) < _FEWEST_INT8_IMAGES:
         return {
             "int8": f"it needs at least {_FEWEST_INT8_IMAGES} different images for calibration, and as many others "
             f"for the judgement. Received: {counts[0]} and {counts[1]}"

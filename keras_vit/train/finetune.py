@@ -165,13 +165,9 @@ def finetune(
         validation=words,
     )
     folder = Path(output).expanduser()
-    if not isinstance(data, Source) and folder.resolve().is_relative_to(
-        Path(data).expanduser().resolve()
-    ):
-        raise ValueError(
-            f"{folder} is inside the data folder, where it would be read as a class. Choose "
-            "another `output`."
-        )
+    for place, name in ((data, "data"), (validation, "validation data")):
+        if isinstance(place, str | os.PathLike):
+            folders.check_outside(folder, place, name)
     order = Order(
         model=start.source,
         weights=None if start.is_file else start.weights,

@@ -70,6 +70,14 @@ def model_of(path: Path, order: list[str], classes: int = 3) -> Path:
     return path
 
 
+def test_a_report_in_the_folder_of_the_data_is_refused(colors: Path, tmp_path: Path):
+    model = model_of(tmp_path / "model.keras", ["blue", "green", "red"])
+    for output in (colors, colors / "report"):
+        with pytest.raises(ValueError, match="inside the folder of the data, .* another `output`"):
+            measure(model, colors, output=output)
+    assert sorted(path.name for path in colors.iterdir()) == sorted(COLORS)
+
+
 def test_it_counts_says_and_writes(colors: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
     model = model_of(tmp_path / "model.keras", ["blue", "green", "red"])  # as the folders: by name
     (colors / "blue" / "broken.png").write_bytes(b"no image")

@@ -17,9 +17,12 @@ import warm
 
 import keras_vit
 from keras_vit import cli
+from keras_vit.data import sources
+from keras_vit.evaluate import measure
 from keras_vit.export import acceptance, delivery
 from keras_vit.export.checksums import write_checksums
 from keras_vit.export.delivery import find_examples
+from keras_vit.export.examples import take
 from keras_vit.export.metadata import read_facts
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("shallow")]
@@ -331,6 +334,147 @@ def test_fewer_photos_than_there_are_come_from_the_whole_folder(tmp_path: Path):
     for count, expected in ((3, [0, 90, 180]), (7, range(0, 210, 30)), (50, range(0, 210, 30))):
         found = find_examples(tmp_path, network, [], count, (SIZE, SIZE))
         assert found.pixels()[:, 0, 0, 0].tolist() == list(expected)
+
+
+def _draw(path: Path, number: int = 0, side: int = 40) -> None:
+    """A picture whose content depends on the number, brighter in the middle."""
+    pixels = np.random.default_rng(number).integers(0, 99, (side, 2 * side, 3))
+    pixels[side // 4 : -side // 4, side // 2 : -side // 2] += 150
+    path.parent.mkdir(parents=True, exist_ok=True)
+    keras.utils.save_img(path, pixels, scale=False)
+
+
+@pytest.mark.parametrize(
+    ("folders", "num_classes"),
+    [
+        (("paris", "rome"), 1000),  # albums
+        (("paris", "rome"), 3),
+        (("2023", "2024"), 1000),  # years
+        (("1", "2"), 1000),  # numbers, but not those of all classes
+        (("edited", ""), 1),  # photos beside a folder
+        (("n01440764", "paris"), 1000),
+        (("n01440764", "n01443537"), 3),
+    ],
+)
+def test_folders_that_are_not_the_classes_give_no_labels_and_all_photos(
+    folders: tuple[str, ...], num_classes: int, tmp_path: Path, caplog
+):
+    for number in range(8):
+        _draw(tmp_path / folders[number % 2] / f"{number}.png", number)
+    network = SimpleNamespace(output_shape=(None, num_classes))
+    found = find_examples(tmp_path, network, [], 10, (SIZE, SIZE))
+    assert found.labels is None and len(found.images) == 8 and found.left_out == ()
+    said = caplog.text
+    assert "used without labels" in said and f"the model has {num_classes:,} classes" in said
+    assert "classes.txt" in said and folders[0] in said
+
+
+@pytest.mark.parametrize(
+    ("folders", "num_classes", "labels"),
+    [
+        (("paris", "rome"), 2, {0, 1}),
+        (("n01440764", "n01443537"), 1000, {0, 1}),
+        (("n01443537", "n01484850"), 1000, {1, 2}),
+    ],
+)
+def test_folders_of_all_classes_or_of_wordnet_ids_give_labels(
+    folders: tuple[str, ...], num_classes: int, labels: set[int], tmp_path: Path, caplog
+):
+    for number in range(8):
+        _draw(tmp_path / folders[number % 2] / f"{number}.png", number)
+    network = SimpleNamespace(output_shape=(None, num_classes))
+    found = find_examples(tmp_path, network, [], 10, (SIZE, SIZE))
+    assert set(found.labels.tolist()) == labels and len(found.images) == 8
+    assert "without labels" not in caplog.text
+
+
+def test_a_data_set_of_other_classes_gives_no_labels(monkeypatch, caplog):
+    pixels = np.random.default_rng(0).integers(0, 256, (6, SIZE, SIZE, 3), np.uint8)
+    source = sources.arrays(pixels, np.arange(6) % 2, ["cat", "dog"], name="pets test")
+    monkeypatch.setattr(measure.sources, "tfds", lambda *_: source)
+    for num_classes, labels in ((2, [0, 1, 0, 1, 0, 1]), (1000, None)):
+        network = SimpleNamespace(output_shape=(None, num_classes))
+        found = find_examples("tfds:pets:test", network, [], 10, (SIZE, SIZE))
+        assert (found.labels if labels is None else found.labels.tolist()) == labels
+    assert "tfds:pets:test has 2 classes, and the model has 1,000" in caplog.text
+
+
+def test_photos_are_cropped_as_the_export_crops_them(tmp_path: Path):
+    """With and without labels, which are read in the same way."""
+    for folder in ("paris", "rome"):
+        _draw(tmp_path / folder / "1.png", len(folder))
+    (one, whole), found = ((2, "central:0.5"), (2, "resize")), []
+    for num_classes, crop in (one, (3, "central:0.5"), whole):
+        network = SimpleNamespace(output_shape=(None, num_classes))
+        found.append(find_examples(tmp_path, network, [], 10, (SIZE, SIZE), crop).images)
+    np.testing.assert_array_equal(found[0], found[1])
+    assert found[0].min() > 0 > found[2].min()  # the bright middle, and the whole
+
+
+def test_what_is_judged_on_and_checked_is_cropped_as_the_weights_ask(
+    weights: Path, photos: Path, tmp_path: Path, monkeypatch
+):
+    mine = tmp_path / "weights"
+    shutil.copytree(weights.parent, mine)
+    (mine / "preprocessor_config.json").write_text(
+        json.dumps(
+            {
+                "do_resize": True,
+                "size": {"shortest_edge": 2 * SIZE},
+                "do_center_crop": True,
+                "crop_size": {"height": SIZE, "width": SIZE},
+            }
+        )
+    )
+    said: list[str] = []
+    options = {"weights": mine / weights.name, "images": photos, "image_size": (SIZE, SIZE)}
+    output = tmp_path / "out"
+    assert delivery.deliver("ViT_Ti16", output, **options, say=said.append) == []
+    facts = read_facts(output / "1")
+    assert facts["input"]["resize"] == "central:0.5"
+    source = sources.image_folder(photos)
+    judged = take(source, (SIZE, SIZE), 100, crop="central:0.5").fingerprint()
+    assert facts["judged"]["sha256"] == judged
+    (checked,) = acceptance.check(output)
+    assert checked.problem == "" and "not the images" not in checked.against
+
+
+def test_an_export_into_the_folder_of_the_photos_is_refused(tmp_path: Path, monkeypatch):
+    _draw(tmp_path / "shots" / "1.png")
+    monkeypatch.setattr(delivery.classifier, "build", lambda *_: pytest.fail("built"))
+    for output in ("shots", "shots/exported"):
+        with pytest.raises(ValueError, match="inside the folder of the images, .*Choose another"):
+            delivery.deliver("ViT_Ti16", tmp_path / output, images=tmp_path / "shots")
+    assert [path.name for path in (tmp_path / "shots").iterdir()] == ["1.png"]
+
+
+@pytest.mark.parametrize("folders", [("", ""), ("cat", "dog")])
+def test_photos_that_cannot_be_read_are_explained(folders: tuple[str, str], tmp_path: Path):
+    """Without labels, and in class folders."""
+    for number in range(8):
+        path = tmp_path / folders[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"\xff\xd8\xff\xe0 rubbish")
+    network = SimpleNamespace(output_shape=(None, 2))
+    expected = "8 of the 8 images of .* could not be read. The most frequent reason, 8: Truncated"
+    with pytest.raises(ValueError, match=expected):
+        find_examples(tmp_path, network, [], 10, (SIZE, SIZE))
+
+
+def test_one_photo_calibrates_nothing_and_the_check_passes(
+    weights: Path, photos: Path, tmp_path: Path
+):
+    _draw(tmp_path / "one" / "1.png")
+    wanted = delivery.Wanted(formats=("saved_model", "tflite"), flavours=("float32", "int8"))
+    said: list[str] = []
+    options = {"weights": weights, "images": tmp_path / "one", "image_size": (SIZE, SIZE)}
+    (problem,) = delivery.deliver("ViT_Ti16", tmp_path / "out", wanted, **options, say=said.append)
+    assert "int8: it needs at least 8 different images" in problem and "0 and 1" in problem
+    assert any("1 images, the same for every format. None is left for the" in line for line in said)
+    assert all(facts["calibrated_on"] == [] for facts in _facts(tmp_path / "out").values())
+    checked = list(acceptance.check(tmp_path / "out"))
+    assert [each.problem for each in checked] == ["", ""]
+    assert all(each.verdict.num_images == 1 for each in checked)
 
 
 def test_labels_are_those_of_the_class_names_of_the_model(photos: Path):

@@ -472,7 +472,7 @@ def test_an_output_in_the_data_is_refused(tmp_path: Path):
         for number in range(2):
             Image.new("RGB", (4, 4)).save(tmp_path / name / f"{number}.png")
     with pytest.raises(
-        ValueError, match="is inside the data folder, where it would be read as a class"
+        ValueError, match="is inside the folder of the data, .*, where it would be read as images"
     ):
         module.finetune(tiny(), tmp_path, tmp_path / "out")
 
