@@ -131,8 +131,9 @@ def finetune(
         seed: Seed of order, crops and dropout.
 
     Raises:
-        ValueError: If model, weights, data, settings and folder do not match. These checks run
-            before the training.
+        ValueError: If model, weights, data, settings and folder do not match, or if `output`
+            contains the model that training starts from, or a model that no run of this package
+            wrote. These checks run before the training.
         ImportError: If matplotlib is not installed. The message names the package to install.
         OSError: If the weights cannot be loaded, or the folder cannot be written.
         keras_vit.train.Stopped: After SIGTERM or SIGINT, when the state is saved.
@@ -168,6 +169,7 @@ def finetune(
     for place, name in ((data, "data"), (validation, "validation data")):
         if isinstance(place, str | os.PathLike):
             folders.check_outside(folder, place, name)
+    _check_keeps_models(folder, start)
     order = Order(
         model=start.source,
         weights=None if start.is_file else start.weights,
@@ -203,6 +205,24 @@ def finetune(
     return _load_result(folder, training)
 
 
+def _check_keeps_models(folder: Path, start: "_Start") -> None:
+    """Raises a ValueError if the files of the run would replace those of another model."""
+    if start.folder is not None and start.folder == folder.resolve():
+        raise ValueError(
+            f"{folder} contains the model that training starts from, {start.origin}. Its files would "
+            "be replaced: choose another `output`."
+        )
+    there = [name for name in _MODEL_FILES if (folder / name).exists()]
+    if there and not (folder / "config.json").exists():
+        raise ValueError(
+            f"{folder} contains {' and '.join(there)}, but no config.json of a run. The files would "
+            "be replaced: choose another `output`, or move them away."
+        )
+
+
+_MODEL_FILES = ("model.keras", "model.npz", "classes.txt")  # that a run writes
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Start:
     """The model from which training starts: its description, and a function that builds it."""
@@ -214,6 +234,14 @@ class _Start:
     image_size: int
     parameters: int
     build: Callable[[int], keras.Model]
+    origin: Path | None = None  # the file of the model, or the file or folder of its weights
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the model or of its weights."""
+        if self.origin is None:
+            return None
+        return self.origin if self.origin.is_dir() else self.origin.parent
 
     @property
     def is_file(self) -> bool:
@@ -271,6 +299,7 @@ def _find_start(
         recorded_weights=described,
         image_size=size,
         parameters=given.count_params(),
+        origin=path,
         build=lambda num_classes: copy_with_new_head(given, size, num_classes),
     )
 
@@ -280,6 +309,7 @@ def _find_start_by_name(
 ) -> _Start:
     row, options, trained_size = row_of(model, {}), {}, None
     recorded = described = "none"
+    origin = None
     if weights is not None:
         weights = os.fspath(weights)
         tags = catalog.list_weights(model)
@@ -290,7 +320,8 @@ def _find_start_by_name(
             recorded = described = weights
             trained_size = found.row.image_size
         else:
-            weights = weights if "://" in weights else str(Path(weights).resolve())
+            weights = weights if "://" in weights else str(Path(weights).expanduser().resolve())
+            origin = None if "://" in weights else Path(weights)
             pretrained = source.load(found)
             described = without_secrets(weights)
             recorded = f"{described}, sha256 {pretrained.sha256()}"
@@ -311,6 +342,7 @@ def _find_start_by_name(
         image_size=size,
         # raises an error if the image size is not a multiple of the patch size
         parameters=cost.parameters(row, image_size=(size, size)),
+        origin=origin,
         build=lambda num_classes: build_on_trunk(row, weights, size, num_classes, **options),
     )
 

@@ -477,6 +477,43 @@ def test_an_output_in_the_data_is_refused(tmp_path: Path):
         module.finetune(tiny(), tmp_path, tmp_path / "out")
 
 
+@pytest.mark.parametrize("start", ["model.keras", "mine.npz"])
+def test_the_folder_of_the_start_is_refused_before_anything_is_written(start: str, tmp_path: Path):
+    model, own = tiny(), tmp_path / "own"
+    own.mkdir()
+    if start == "model.keras":
+        model.save(own / start)
+        options = {"model": own / start}
+    else:
+        keras_vit.save_checkpoint(model, own / start)
+        options = {"model": "ViT_Ti16", "weights": str(own / start), "image_size": 32}
+    (own / "classes.txt").write_text("a\nb\n")
+    before = {path: path.read_bytes() for path in own.iterdir()}
+    options |= {"data": some(), "output": own, "steps": 1}
+    with pytest.raises(
+        ValueError, match=f"contains the model that training starts from, .*{start}. .*another"
+    ):
+        module.finetune(**options)
+    assert {path: path.read_bytes() for path in own.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["model.keras", "model.npz", "classes.txt"])
+def test_a_model_that_is_no_run_of_ours_is_not_replaced(name: str, tmp_path: Path):
+    (tmp_path / name).write_text("of another")
+    with pytest.raises(ValueError, match=f"contains {name}, but no config.json .* move them away"):
+        module.finetune(tiny(), some(), tmp_path, steps=1)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_weights_in_the_home_folder_are_found(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    keras_vit.save_checkpoint(tiny(), tmp_path / "mine.npz")
+    found = module.source.find("ViT_Ti16", str(tmp_path / "mine.npz"))
+    monkeypatch.setattr(module.source, "find", lambda *_: found)
+    config, _ = plan_of(monkeypatch, "ViT_Ti16", some(), tmp_path / "out", weights="~/mine.npz")
+    assert config.weights.startswith(f"{tmp_path}/mine.npz, sha256 ")
+
+
 def test_a_single_class_is_refused(tmp_path: Path):
     with pytest.raises(ValueError, match="has a single class"):
         module.finetune(tiny(), some(4, classes=1), tmp_path / "out")
