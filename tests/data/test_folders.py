@@ -115,6 +115,77 @@ def test_classes_may_hold_folders(tmp_path: Path):
         assert training.class_names == ("cat", "dog") and training.num_examples == count
 
 
+@pytest.mark.parametrize("years", [("2023", "2024"), ("indoor", "outdoor", "studio")])
+def test_nested_folders_of_equal_names_are_no_parts(tmp_path: Path, years: tuple[str, ...]):
+    """As of a camera. Names such as "carnival" or "contest" only contain those of parts."""
+    names = ("carnival", "cat", "contest", "dog", "strain")
+    for name in names:
+        for year in years:
+            images(tmp_path / name / year, "1.png")
+    training, measured = training_and_test(tmp_path)
+    assert training.class_names == names and measured is None
+    assert training.num_examples == len(names) * len(years)
+
+
+@pytest.mark.parametrize("part", ["test_set", "TrainImages", "valset", "fold1", "my-val", "TEST2"])
+def test_one_name_of_a_part_is_enough(tmp_path: Path, part: str):
+    for folder in ("photos", part):
+        for name in ("cat", "dog"):
+            images(tmp_path / folder / name, "1.png")
+    with pytest.raises(ValueError, match="look like parts of a data set"):
+        training_and_test(tmp_path)
+
+
+def test_a_test_set_without_classes_is_skipped_and_listed(tmp_path: Path):
+    """As of a competition, whose test photos have no labels: flat, or in one folder."""
+    for case, place in (("flat", "test"), ("one", "test/unknown")):
+        for part in ("train", "val"):
+            for name in ("cat", "dog"):
+                images(tmp_path / case / part / name, "1.png")
+        images(tmp_path / case / place, "1.png", "2.png")
+        _, measured = training_and_test(tmp_path / case)
+        assert Path(measured.name) == tmp_path / case / "val" and measured.num_examples == 2
+        left = measured.left_out[-1]
+        assert left.path == tmp_path / case / "test" and "no photos of the classes" in left.reason
+
+
+def test_classes_beside_a_class_called_train_are_not_ignored(tmp_path: Path):
+    """Its photos are in folders, so it might also be a training set."""
+    for name in ("car", "plane", "train/diesel", "train/steam"):
+        images(tmp_path / name, "1.png", "2.png")
+    with pytest.raises(ValueError, match="folders of photos: car, plane. If train is the training"):
+        training_and_test(tmp_path)
+
+
+def test_folders_beside_both_sets_are_listed(tmp_path: Path, caplog):
+    for name in ("train/a", "train/b", "test/a", "test/b", "extra/deep"):
+        images(tmp_path / name, "1.png")
+    (tmp_path / "notes").mkdir()
+    (left,) = training_and_test(tmp_path)[0].left_out
+    assert left.path == tmp_path / "extra"
+    assert left.reason == "a folder beside train, not read, 1 photos"
+    assert to_measure_on(tmp_path) == tmp_path / "test" and not caplog.records
+
+
+def test_classes_beside_a_class_called_test_are_named(tmp_path: Path, caplog):
+    for name in ("car", "test/diesel", "test/steam"):
+        images(tmp_path / name, "1.png")
+    assert to_measure_on(tmp_path) == tmp_path / "test"
+    assert "a folder beside test, not read, 1 photos (1: car)" in caplog.text
+
+
+@pytest.mark.parametrize("names", [("Train", "train"), ("Test", "test"), ("VAL", "val")])
+def test_two_sets_that_differ_in_case_only_are_refused(tmp_path: Path, names: tuple[str, str]):
+    for part in ("training", *names):
+        for name in ("cat", "dog"):
+            images(tmp_path / part / name, "1.png")
+    if len(list(tmp_path.iterdir())) < 3:
+        pytest.skip("the file system ignores case")
+    for find in (training_and_test, to_measure_on):
+        with pytest.raises(ValueError, match=f"{' and '.join(names)}, which differ in case only"):
+            find(tmp_path)
+
+
 def test_odd_names_are_names(tmp_path: Path):
     names = ["-v", "a b", "x" * 200, "é 猫", "🐱"]
     for name in names:
