@@ -18,6 +18,7 @@ from keras_vit.photos import exif
 
 _HEIC = b"ftyp"  # at byte 4; the brand follows
 _HEIC_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
+_BIT_DEPTH_AT = 24  # in the header of a PNG, which is the first chunk
 _WITHOUT_RANGE = ("F", "I")
 
 
@@ -54,7 +55,7 @@ def read_pixels(photo: str | os.PathLike | bytes) -> np.ndarray:
     try:
         with Image.open(io.BytesIO(file)) as image:
             return np.ascontiguousarray(
-                exif.upright(_to_rgb(image), _find_orientation(image, file))
+                exif.upright(_to_rgb(image, file), _find_orientation(image, file))
             )
     except MemoryError:
         raise
@@ -91,11 +92,22 @@ def _find_orientation(image: Image.Image, file: bytes) -> int:
     )
 
 
-def _to_rgb(image: Image.Image) -> np.ndarray:
+def _to_rgb(image: Image.Image, file: bytes) -> np.ndarray:
     """Converts an image to (H, W, 3) uint8."""
     image.load()
     if image.mode.startswith("I;16"):
-        return np.repeat((np.asarray(image) >> 8).astype(np.uint8)[..., None], 3, axis=-1)
+        levels = np.asarray(image)
+        grey = np.where(_is_clear(image, levels), 255, levels >> 8).astype(np.uint8)
+        return np.repeat(grey[..., None], 3, axis=-1)
+    if image.format == "PNG" and "transparency" in image.info:
+        depth = file[_BIT_DEPTH_AT]
+        if image.mode == "RGB" and depth == 16:
+            levels = np.asarray(image).astype(np.uint16) << 8 | _read_low_bytes(file)
+            clear = _is_clear(image, levels).all(axis=-1, keepdims=True)
+            return np.where(clear, np.uint8(255), np.asarray(image))
+        if image.mode == "L" and depth < 8:  # Pillow scales the levels to 8 bits, but not this one
+            largest = 2**depth - 1
+            image.info["transparency"] = (image.info["transparency"] & largest) * (255 // largest)
     if image.mode in _WITHOUT_RANGE:
         kind = "floating-point numbers" if image.mode == "F" else "32-bit integers"
         raise ValueError(f"its levels are {kind} of unknown range: save it with 8 or 16 bits")
@@ -111,6 +123,21 @@ def _to_rgb(image: Image.Image) -> np.ndarray:
         return rgb
     shade = (255 - rgb).astype(np.uint16) * opacity + np.uint16(128)
     return 255 - ((shade + (shade >> 8)) >> 8).astype(np.uint8)  # Blinn's division by 255, rounded
+
+
+def _is_clear(image: Image.Image, levels: np.ndarray) -> np.ndarray:
+    """Returns where levels of 16 bits are those that a PNG declares to be transparent."""
+    clear = image.info.get("transparency")
+    return np.zeros(levels.shape, bool) if clear is None else levels == clear
+
+
+def _read_low_bytes(file: bytes) -> np.ndarray:
+    """Returns the lower 8 bits of the levels of a PNG with 16 bits and three channels."""
+    with Image.open(io.BytesIO(file)) as image:
+        # Pillow keeps the upper byte; in the other byte order that is the lower one.
+        # Tuples, as in old versions of Pillow, which have no named ones.
+        image.tile = [(*tile[:3], "RGB;16L") for tile in image.tile]  # pyright: ignore[reportAttributeAccessIssue]
+        return np.asarray(image)
 
 
 @functools.cache

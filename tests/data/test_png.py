@@ -3,6 +3,8 @@ against each other.
 """
 
 import io
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from PIL import Image
 from keras_vit.data.png import decode_png
 from keras_vit.data.transforms import decode, inception_crop
 from keras_vit.export.image_bytes import read_images
+from keras_vit.photos import read_pixels
 from keras_vit.predict import read_photo
 
 pytestmark = pytest.mark.tensorflow
@@ -88,6 +91,44 @@ def test_pixels_are_those_of_pillow_on_white(kind: str, tmp_path: Path):
     np.testing.assert_allclose(
         read_photo(tmp_path / "a.png", SIZE), expected / 127.5 - 1, atol=1e-6
     )
+
+
+def _write_png(levels: np.ndarray, depth: int, clear: list[int]) -> bytes:
+    """A PNG (H, W, 1 or 3) of any depth with a clear level, as the standard puts it together."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        crc = zlib.crc32(kind + content)
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", crc)
+
+    height, width, channels = levels.shape
+    header = struct.pack(">IIBBBBB", width, height, depth, {1: 0, 3: 2}[channels], 0, 0, 0)
+    bits = np.unpackbits(levels.astype(">u2").reshape(height, -1, 1).view(np.uint8), axis=-1)
+    rows = np.packbits(bits[..., 16 - depth :].reshape(height, -1), axis=-1)
+    return b"".join(
+        [
+            b"\x89PNG\r\n\x1a\n",
+            chunk(b"IHDR", header),
+            chunk(b"tRNS", np.array(clear, ">u2").tobytes()),
+            chunk(b"IDAT", zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows))),
+            chunk(b"IEND", b""),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("depth", "channels"), [(1, 1), (2, 1), (4, 1), (8, 1), (16, 1), (8, 3), (16, 3)]
+)
+def test_a_clear_level_is_that_of_every_depth_in_all_commands(depth: int, channels: int):
+    levels = np.random.default_rng(1).integers(0, 2**depth, (6, 8, channels))
+    levels[0, :4], levels[1] = 1, levels[0]
+    levels[1] ^= 1  # in 16 bits, another level with the same upper byte
+    file = _write_png(levels, depth, [1] * channels)
+    found = read_pixels(file)
+    np.testing.assert_array_equal(found, decode_png(tf.constant(file)))
+    upper = levels >> 8 if depth == 16 else levels * (255 // (2**depth - 1))
+    clear = (levels == 1).all(axis=-1, keepdims=True)
+    np.testing.assert_array_equal(found, np.broadcast_to(np.where(clear, 255, upper), found.shape))
+    assert clear.any() and not clear.all()
 
 
 def test_training_sees_white_too():
