@@ -62,7 +62,7 @@ def new_version(base: str | os.PathLike) -> Iterator[Version]:
         >>> version.path.as_posix(), versions("saved_models/vit")
         ('saved_models/vit/1', [1])
     """
-    base = Path(base)
+    base = Path(base).expanduser()
     _check(base)
     with _explain_full_disk(base):
         base.mkdir(parents=True, exist_ok=True)
@@ -116,10 +116,27 @@ def _explain_full_disk(base: Path) -> Iterator[None]:
             raise
         kept = ", ".join(map(str, versions(base))) or "none"
         words = (
-            f"The disk is full: make room. The new version was not written. Existing "
+            f"{_describe_full_disk(error, base)} The new version was not written. Existing "
             f"versions are kept: {kept}"
         )
         raise OSError(errno.ENOSPC, words, str(base)) from error
+
+
+def _describe_full_disk(error: BaseException, base: Path) -> str:
+    """Returns which disk is full, that of the version or of temporary files, and what to do."""
+    place = tempfile.gettempdir()
+    texts = " ".join(map(str, _list_causes(error)))
+    if _PARTIAL in texts or _find_device(base) == _find_device(Path(place)):
+        return "The disk is full: make room."
+    advice = "make room, or set TMPDIR to a folder on another disk."
+    if place in texts:
+        return f"The disk of temporary files, {place}, is full: {advice}"
+    return f"The disk, or that of temporary files, {place}, is full: {advice}"
+
+
+def _find_device(path: Path) -> int:
+    """Returns the number of the disk of a folder, which may not exist yet."""
+    return next(folder for folder in (path, *path.parents) if folder.exists()).stat().st_dev
 
 
 # The whole message of OpenVINO when a write fails, for any reason.
@@ -130,20 +147,23 @@ def _is_disk_full(error: BaseException | None) -> bool:
     """Returns whether an error, or one that caused it, is about a full disk."""
     # TensorFlow, the runtimes and the process that runs a file raise other types of errors, which
     # contain the message of the system.
+    return any(
+        getattr(each, "errno", None) in _FULL
+        or any(os.strerror(code) in str(each) for code in _FULL)
+        for each in _list_causes(error)
+    )
+
+
+def _list_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an error, the one that caused it, and so on."""
     while error is not None:
-        if getattr(error, "errno", None) in _FULL or any(
-            os.strerror(code) in str(error) for code in _FULL
-        ):
-            return True
+        yield error
         error = error.__cause__ or error.__context__
-    return False
 
 
 def versions(base: str | os.PathLike) -> list[int]:
     """Returns the existing versions, in ascending order."""
-    base = Path(base)
-    found = base.iterdir() if base.is_dir() else []
-    return sorted(int(path.name) for path in found if _is_number(path.name) and path.is_dir())
+    return sorted(_find_versions(base))
 
 
 def latest(base: str | os.PathLike) -> Path:
@@ -152,10 +172,17 @@ def latest(base: str | os.PathLike) -> Path:
     Raises:
         ValueError: If there is no version.
     """
-    found = versions(base)
+    found = _find_versions(base)
     if not found:
         raise ValueError(f"{Path(base)} contains no version: no folder with an integer name.")
-    return Path(base) / str(found[-1])
+    return found[max(found)]
+
+
+def _find_versions(base: str | os.PathLike) -> dict[int, Path]:
+    """Returns the folders of the existing versions. TensorFlow Serving reads 001 as 1."""
+    base = Path(base).expanduser()
+    found = sorted(base.iterdir()) if base.is_dir() else []
+    return {int(path.name): path for path in found if _is_number(path.name) and path.is_dir()}
 
 
 def _check(base: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 import tensorflow as tf
 import warm
 
+from keras_vit.export import versions as module
 from keras_vit.export.versions import latest, new_version, temporary_folder, versions
 
 pytestmark = pytest.mark.tensorflow
@@ -189,6 +190,58 @@ def test_a_full_disk_is_one_kind_of_error_that_says_what_is_kept(tmp_path: Path,
             fails()
     assert raised.value.errno == errno.ENOSPC and raised.value.__cause__ is not None
     assert [path.name for path in base.iterdir()] == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("device", "file", "said"),
+    [
+        (
+            1,
+            "{temporary}/images.npy",
+            "The disk of temporary files, {temporary}, is full: make room",
+        ),
+        (1, "{base}/.partial-a/weights", "The disk is full: make room"),
+        (
+            1,
+            "weights",
+            "The disk, or that of temporary files, {temporary}, is full: .* set TMPDIR to",
+        ),
+        (0, "{temporary}/images.npy", "The disk is full: make room"),
+    ],
+)
+def test_the_disk_that_is_full_is_named(
+    tmp_path: Path, monkeypatch, device: int, file: str, said: str
+):
+    """That of temporary files is often another one, and smaller."""
+    places = {"temporary": tmp_path / "tmp", "base": tmp_path / "vit"}
+    places["temporary"].mkdir()
+    monkeypatch.setattr(module.tempfile, "gettempdir", lambda: str(places["temporary"]))
+    disks = {places["temporary"]: device, places["base"]: 0}
+    monkeypatch.setattr(module, "_find_device", disks.__getitem__)
+    error = OSError(errno.ENOSPC, "No space left on device", file.format(**places))
+    with (
+        pytest.raises(OSError, match=said.format(**places)) as raised,
+        new_version(places["base"]),
+    ):
+        raise error
+    assert raised.value.__cause__ is error
+
+
+def test_a_version_with_zeros_in_front_is_found_and_counted(tmp_path: Path):
+    (tmp_path / "vit" / "001").mkdir(parents=True)
+    assert versions(tmp_path / "vit") == [1] and latest(tmp_path / "vit").name == "001"
+    with new_version(tmp_path / "vit") as version:
+        pass
+    assert version.path.name == "2" and latest(tmp_path / "vit") == version.path
+
+
+def test_a_folder_in_the_home_folder_is_that_one(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with new_version("~/models/vit") as version:
+        pass
+    assert version.path == tmp_path / "models" / "vit" / "1" == latest("~/models/vit")
+    assert versions("~/models/vit") == [1] and not (tmp_path / "~").exists()
 
 
 @pytest.mark.parametrize(("free", "kind"), [(2**12, OSError), (2**30, RuntimeError)])
