@@ -59,6 +59,17 @@ def has_graph(model: Any) -> bool:
     )
 
 
+def precisions_of(model: Any) -> set[str]:
+    """Returns the dtypes in which the layers of a model compute, also those of nested models.
+
+    Example:
+        >>> precisions_of(keras.Sequential([keras_vit.ViT_Ti16(weights=None)]))
+        {'float32'}
+    """
+    layers = model._flatten_layers(include_self=False)
+    return {layer.compute_dtype for layer in layers if not getattr(layer, "layers", None)}
+
+
 def last_calls(model: Any) -> list:
     """Returns the chain of calls before the only output of a model, the last call first, up to a
     call that does not have exactly one input.

@@ -191,7 +191,9 @@ def feature_model(model: keras.Model, layer: str) -> keras.Model:
     """
     parts = _PARTS.setdefault(model, {})
     if layer not in parts:
-        parts[layer] = ClassTokenModel(model.input, _find_output(model, layer), name=model.name)
+        # Not `model.input`, which a Sequential model has only after it was called.
+        images = model.inputs[0] if len(model.inputs) == 1 else model.inputs
+        parts[layer] = ClassTokenModel(images, _find_output(model, layer), name=model.name)
         if layer == "pre_logits":
             _HEADLESS.add(parts[layer])
     return parts[layer]

@@ -30,6 +30,7 @@ from keras_vit.evaluate.imagenet_sets import (
 )
 from keras_vit.evaluate.label_sets import LabelSets, label_set_accuracy
 from keras_vit.evaluate.scorecard import class_table, headline, write_answers, write_pictures
+from keras_vit.graph import precisions_of
 from keras_vit.imagenet import is_wordnet_id
 from keras_vit.keras_file import is_file
 from keras_vit.pixels import describe_pixels, pixels_of
@@ -168,7 +169,7 @@ def measure(
         numbers = answers.numbers()
     reasons = unreadable.reasons | ({} if record is None else read_record(record))
     if place.is_chief:
-        precision = " and ".join(sorted({step.compute_dtype for step in network.layers}))
+        precision = " and ".join(sorted(precisions_of(network)))
         report = _Report(
             name=f"{Path(model).name}{'' if weights is None else f', {without_secrets(str(weights))}'}",
             test=test,

@@ -190,7 +190,7 @@ def labels_of(num_classes: int, class_names: Sequence[str] = ()) -> list[str]:
         >>> labels_of(2, ["cat", "dog"]), labels_of(3), labels_of(1000)[:2]
         (['cat', 'dog'], ['class 0', 'class 1', 'class 2'], ['tench', 'goldfish'])
     """
-    if class_names:
+    if len(class_names):
         if len(class_names) != num_classes:
             raise ValueError(
                 f"The model has {num_classes} classes. Received: {len(class_names)} names."

@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_vit.export.metadata import labels_of
 from keras_vit.export.signatures import output_name
 from keras_vit.export.verdicts import check_finite
+from keras_vit.graph import precisions_of
 from keras_vit.pixels import pixels_of
 
 _BATCH = 8
@@ -98,7 +99,7 @@ def subject_of(
         return Subject(
             model=model, image_size=size, labels=labels_of(model.outputs[0].shape[-1], class_names)
         )
-    if class_names:
+    if len(class_names):
         raise ValueError(
             f"{model.name} has no head, so it has no classes. Received: {len(class_names)} names."
         )
@@ -107,7 +108,7 @@ def subject_of(
 
 def check_float32(model: keras.Model) -> None:
     """Raises a ValueError if a layer of the model computes in another precision."""
-    precisions = {layer.compute_dtype for layer in model.layers} - {"float32"}
+    precisions = precisions_of(model) - {"float32"}
     if precisions:
         raise ValueError(
             f"The model must compute in float32. Received: layers that compute in "

@@ -26,10 +26,12 @@ from keras_vit.data.sources import digits
 from keras_vit.export import verdicts
 from keras_vit.export.saved_model import saved_model
 from keras_vit.export.versions import latest, versions
+from keras_vit.graph import precisions_of
 from keras_vit.pixels import declare, pixels_of
 from keras_vit.variants import VIT_VARIANTS
 
 pytestmark = pytest.mark.tensorflow
+module = sys.modules[saved_model.__module__]
 
 SIZE = (32, 48)
 CLASSES = 7
@@ -188,6 +190,68 @@ def test_bfloat16_is_near_the_model_and_keeps_its_weights(tmp_path: Path):
     assert {variable.dtype for variable in loaded.model_variables} == {tf.float32}
     # the model stays as it is
     assert {layer.compute_dtype for layer in model.layers} == {"float32"}
+
+
+def test_a_nested_model_computes_in_bfloat16_too(tmp_path: Path):
+    """In a Sequential model and in a functional one, whose own layers have no precision to change."""
+    inner, images = build(), keras.Input((*SIZE, 3))
+    sequential = keras.Sequential([keras.Input((*SIZE, 3)), inner])
+    for number, model in enumerate((sequential, keras.Model(images, inner(images)))):
+        copy = module._cast(model, "mixed_bfloat16")
+        computes = {
+            layer.name: layer.compute_dtype
+            for layer in copy._flatten_layers(include_self=False)
+            if not isinstance(layer, keras.layers.InputLayer | keras.Model)
+        }
+        assert computes.pop("predictions") == "float32" and set(computes.values()) == {"bfloat16"}
+        version = saved_model(model, tmp_path / f"vit{number}", precision="bfloat16", warmup=False)
+        assert 1e-4 < facts_of(version)["parity"]["max_error"]
+        assert precisions_of(model) == {"float32"}  # the model stays as it is
+
+
+def test_a_nested_subclass_is_refused_in_bfloat16_and_exported_in_float32(tmp_path: Path):
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__(name="own")
+            self.head = keras.layers.Dense(3)
+
+        def call(self, images):
+            return self.head(keras.ops.mean(images, (1, 2)))
+
+    images = keras.Input((*SIZE, 3))
+    model = keras.Model(images, Own()(images))
+    declare(model, "-1..1")
+    with pytest.raises(ValueError, match="own, a subclass of keras.Model. Omit `precision`"):
+        saved_model(model, tmp_path / "own", precision="bfloat16")
+    assert not (tmp_path / "own").exists()
+    assert module._cast(model, "float32") is model
+
+
+def test_the_bound_is_relative_to_the_largest_output(tmp_path: Path):
+    """Of 200 probabilities none is above a few percent, which 0.1 would accept whatever they are."""
+    keras.utils.set_random_seed(0)
+    model = keras_vit.ViT_Ti16(weights=None, input_shape=(*SIZE, 3), classes=200)
+    head = model.get_layer("predictions")
+    head.kernel.assign(np.random.default_rng(0).normal(0, 0.02, head.kernel.shape))
+    for precision, share in (("float32", 1e-4), ("bfloat16", 0.1)):
+        version = saved_model(model, tmp_path / precision, precision=precision, warmup=False)
+        facts = facts_of(version)
+        with np.load(version / "assets.extra" / "reference.npz") as reference:
+            largest = np.abs(reference["outputs"]).max()
+        assert largest < 0.1
+        assert facts["accepted"]["max_error"] == pytest.approx(share * largest, rel=1e-3)
+
+
+def test_a_sequential_model_and_names_in_an_array_are_exported(tmp_path: Path):
+    inner = build()
+    model = keras.Sequential([keras.Input((*SIZE, 3)), inner])
+    names = np.array([str(number) for number in range(inner.output_shape[-1])])
+    version = saved_model(model, tmp_path / "vit", class_names=names, warmup=False)
+    assert (version / "assets" / "classes.txt").read_text().split() == names.tolist()
+    loaded = tf.saved_model.load(str(version))
+    found = loaded.signatures["features"](images=tf.constant(PIXELS))["pre_logits"]
+    expected = keras.Model(inner.input, inner.get_layer("predictions").input)(PIXELS)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 @pytest.mark.usefixtures("unjudged")
