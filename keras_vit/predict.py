@@ -183,6 +183,7 @@ def tell(
         print(text, end="")
     if total > 1 and (unreadable or left_out):
         print(f"{total - len(unreadable):,} of {total:,} photos were read", file=sys.stderr)
+    if left_out or (total > 1 and unreadable):
         print(group_by_reason([*left_out, *unreadable]), file=sys.stderr)
     return len(unreadable)
 

@@ -65,11 +65,16 @@ ARTEFACTS = {
     "attention.png": "ten digits with the attention of the model",
 }
 NEXT = """Next steps:
-  python -m keras_vit info ViT_B16        print size, cost and weights of a published model
-  python -m keras_vit predict PHOTO.jpg   classify a photo; downloads ViT-B/16 once (330 MB)
-  python -m keras_vit finetune --data=DIR fine-tune a model on your own folders of photos
-  python -m keras_vit export              export a model to TensorFlow Serving, TFLite, ONNX and OpenVINO
-  python -m keras_vit verify FILE.npz     verify that a checkpoint is read correctly
+  python -m keras_vit info ViT_B16
+      print size, cost and weights of a published model
+  python -m keras_vit predict PHOTO.jpg
+      classify a photo; downloads ViT-B/16 once (330 MB)
+  python -m keras_vit finetune --data=DIR --output=DIR
+      fine-tune a model on your own folders of photos
+  python -m keras_vit export --output=DIR
+      export a model to TensorFlow Serving, TFLite, ONNX and OpenVINO
+  python -m keras_vit verify FILE.npz
+      verify that a checkpoint is read correctly
 In Python, start with `keras_vit.ViT_B16(weights="imagenet")`; see README.md."""
 
 
@@ -170,7 +175,7 @@ def check_extras() -> None:
 
 def open_folder(output_dir: str) -> Path:
     """Creates the output folder and checks that it is writable."""
-    output = Path(output_dir)
+    output = Path(output_dir).expanduser()
     try:
         output.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=output).close()

@@ -9,6 +9,7 @@ from PIL import Image
 from turned_photos import ORIENTATIONS, as_stored, exif_of
 
 from keras_vit import predict
+from keras_vit.photos import LeftOut
 
 
 class Classifier(keras.Model):
@@ -256,6 +257,15 @@ def test_names_of_one_s_own_take_the_place_of_numbers_and_of_imagenet_s(photo: P
         .name
         == "class 0"
     )
+
+
+def test_files_beside_a_single_photo_are_named(capsys):
+    answer = predict.Answer(Path("a.jpg"), [predict.Guess(0.9, "tench", "n01440764")], None)
+    left_out = [LeftOut(Path("b.avif"), "not a photo by its suffix, .avif")]
+    assert predict.tell([answer], "text", left_out=left_out) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["Left out, 1: not a photo by its suffix, .avif (1: b.avif)."]
+    assert predict.tell([answer], "text") == 0 and capsys.readouterr().err == ""
 
 
 def test_photos_that_cannot_be_read_are_counted_and_named_with_their_reasons(capsys):

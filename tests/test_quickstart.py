@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import quickstart
+from keras_vit import cli, quickstart
 from keras_vit.applications import application
 
 pytest.importorskip("sklearn")
@@ -232,6 +232,22 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch):
         OSError, match=r"Cannot write to .*: Permission denied\. Choose another folder"
     ):
         quickstart.open_folder(str(tmp_path))
+
+
+def test_a_folder_in_the_home_folder_is_that_one(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert quickstart.open_folder("~/quick") == tmp_path / "quick"
+    assert [path.name for path in tmp_path.iterdir()] == ["quick"]
+
+
+@pytest.mark.parametrize("name", ["finetune", "export"])
+def test_the_next_steps_name_the_folders_without_which_a_command_ends(name: str, capsys):
+    (line,) = (line for line in quickstart.NEXT.splitlines() if f"keras_vit {name}" in line)
+    words = line.split("keras_vit ")[1].split()
+    assert cli.main(words[:1]) == 2
+    missing = re.findall(r"--(\w+)=FOLDER", capsys.readouterr().err)
+    assert missing and {f"--{flag}=DIR" for flag in missing} == set(words[1:])
 
 
 def test_the_model_is_a_row_of_its_own():
