@@ -23,6 +23,7 @@ from warm import HUNG_SECONDS
 import keras_vit
 from keras_vit import cli, predict, verify
 from keras_vit.analyze.subject import Photo
+from keras_vit.commands.flags import default_weights
 from keras_vit.evaluate import classifier
 from keras_vit.variants import VIT_VARIANTS
 
@@ -514,6 +515,24 @@ def test_finetune_that_was_stopped_can_be_told_from_one_that_failed(
     monkeypatch.setattr(train.finetune, "finetune", fail)
     assert cli.main(["finetune", "--data=flowers", "--output=out"]) == code
     assert "what happened" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "model", "expected"),
+    [
+        ("~/mine.npz", "ViT_B16", "{home}/mine.npz"),
+        ("imagenet21k", "ViT_B16", "imagenet21k"),
+        (None, "ViT_B16", "imagenet"),
+        (None, "~/model.keras", None),
+    ],
+)
+def test_weights_of_the_home_folder_need_no_shell(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, model: str, expected: str | None
+):
+    """A shell leaves the `~` of `--weights=~/mine.npz` as it is."""
+    monkeypatch.setenv("HOME", "/home/me")
+    found = default_weights(types.SimpleNamespace(weights=given, model=model))
+    assert found == (expected and expected.format(home="/home/me"))
 
 
 @pytest.mark.tensorflow

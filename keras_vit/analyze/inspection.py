@@ -99,6 +99,7 @@ def inspect(
             f"`num_shown` and `batch_size` must be at least 1. Received: {num_shown=}, "
             f"{batch_size=}."
         )
+    weights = None if weights is None else os.path.expanduser(weights)
     files, left_out = find_photos(images, output)
     network = _build(model, weights, image_size)
     if pixels is not None:

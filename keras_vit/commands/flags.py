@@ -1,5 +1,6 @@
 """Flags shared by several commands, their parsing, and the progress line."""
 
+import os
 import re
 import sys
 
@@ -70,7 +71,9 @@ def show_progress(done: int | None, total: int) -> None:
 
 
 def default_weights(values: flags.FlagValues) -> str | None:
-    """Returns `--weights`. Default: imagenet for a named model; a file model.keras contains its
-    weights.
+    """Returns `--weights`, with `~` replaced by the home folder. Default: imagenet for a named model;
+    a file model.keras contains its weights.
     """
-    return values.weights or (None if values.model.endswith(".keras") else "imagenet")
+    if values.weights:
+        return os.path.expanduser(values.weights)
+    return None if values.model.endswith(".keras") else "imagenet"

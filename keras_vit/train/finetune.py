@@ -311,7 +311,7 @@ def _find_start_by_name(
     recorded = described = "none"
     origin = None
     if weights is not None:
-        weights = os.fspath(weights)
+        weights = os.path.expanduser(weights)
         tags = catalog.list_weights(model)
         if weights == "imagenet21k" and weights not in tags and "augreg_in21k" in tags:
             weights = "augreg_in21k"
@@ -320,7 +320,7 @@ def _find_start_by_name(
             recorded = described = weights
             trained_size = found.row.image_size
         else:
-            weights = weights if "://" in weights else str(Path(weights).expanduser().resolve())
+            weights = weights if "://" in weights else str(Path(weights).resolve())
             origin = None if "://" in weights else Path(weights)
             pretrained = source.load(found)
             described = without_secrets(weights)
