@@ -409,7 +409,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_in(
         "keras_vit/photos/pixels.py",
         "tests/photos/test_pixels.py",
-        ("np.asarray(image) >> 8", "np.asarray(image) >> 7"),
+        ("255, levels >> 8)", "255, levels >> 7)"),
         ("+ np.uint16(128)", ""),
         (
             'image.info.get("exif", b"")) if image.format == "WEBP"',
@@ -537,7 +537,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("version.folder.chmod(0o777 & ~_read_umask())", "pass"),
         ("return name.isascii() and name.isdigit()", "return name.isdigit()"),
         ("(errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)", "(errno.EEXIST,)"),
-        ("str(found[-1])", "str(len(found))"),
+        ("return found[max(found)]", "return found[min(found)]"),
     ),
     *_in(
         "keras_vit/export/verdicts.py",
@@ -1445,7 +1445,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_in(
         "keras_vit/export/tflite.py",
         "tests/export/test_tflite.py",
-        ("if min(counts) < _FEWEST_INT8_IMAGES:", "if max(counts) < _FEWEST_INT8_IMAGES:"),
+        ("or min(counts) < _FEWEST_INT8_IMAGES:", "or max(counts) < _FEWEST_INT8_IMAGES:"),
     ),
     *_in(
         "experiments/ablations.py",
