@@ -158,9 +158,11 @@ def is_size(value: Any) -> bool:
 
 def _is_crop(value: Any, image_size: Any) -> bool:
     """Returns whether a value from JSON is a policy of `eval_crop` for images of this size."""
+    if not isinstance(value, str) or not is_size(image_size):
+        return False
     try:
         eval_crop(value, tuple(image_size))
-    except (TypeError, ValueError):
+    except ValueError:
         return False
     return True
 

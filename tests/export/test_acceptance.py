@@ -116,6 +116,7 @@ def _set(name: str, value: Any) -> Callable[[dict], Any]:
             for value in ([32], "32", [0, 32], [32, 10**9], [32.0, 32], None)
         ),
         *(_set("input.range", value) for value in ([0, 2], "x", None)),
+        *(_set("input.resize", value) for value in ("middle", "central:2", 5, None)),
         *(
             _set("accepted", value)
             for value in ({}, 5, {"max_error": float("nan")}, {"max_error": "x"})
