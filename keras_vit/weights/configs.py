@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.weights import huggingface_config
 from keras_vit.weights.metadata import check, is_count, is_pair, parse, shorten
 from keras_vit.weights.refusal import make_error
 
@@ -40,6 +39,16 @@ _TOWER_DEFAULTS: dict[str, dict[str, Any]] = {
 _TOWER_DEFAULTS["clip"] |= {"image_size": 224, "patch_size": 32}
 _TOWER_DEFAULTS["siglip"] |= {"image_size": 224, "patch_size": 16}
 _OF_HEAD = ("architectures", "problem_type")
+_CLASSIFIERS = {  # what the head of a class of Transformers reads
+    "ViTForImageClassification": "token",
+    "DeiTForImageClassification": "token",
+    "DeiTForImageClassificationWithTeacher": "token",
+    "IJepaForImageClassification": "gap",
+    "Dinov2ForImageClassification": "token_gap",
+    "Dinov2WithRegistersForImageClassification": "token_gap",
+    "SiglipForImageClassification": "gap",
+    "CLIPVisionModelWithProjection": "token",
+}
 _OTHER_PROBLEMS = ("regression", "multi_label_classification")
 _TIMM_POOLING = {"token": "token", "avg": "gap", "map": "map"}
 _TIMM_GELU = {"gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick"}
@@ -218,7 +227,7 @@ def _read_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
         "num_heads": config.get("num_attention_heads"),
         "image_size": [size, size] if is_count(size) else size,
         "gelu": gelu,
-        "classifier": huggingface_config.find_classifier(config.get("architectures")),
+        "classifier": _find_classifier(config.get("architectures")),
     }
     if config.get("problem_type") in _OTHER_PROBLEMS:
         known["problem_type"] = config["problem_type"]
@@ -240,6 +249,11 @@ def _read_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
             path, f"its patches of {patches} are larger than its images of {known['image_size']}"
         )
     return known | {"grid": grid}
+
+
+def _find_classifier(architectures: Any) -> str | None:
+    names = architectures if isinstance(architectures, list) else []
+    return next((_CLASSIFIERS[name] for name in map(str, names) if name in _CLASSIFIERS), None)
 
 
 def _parse_activation(path: Path, config: dict[str, Any]) -> str | None:

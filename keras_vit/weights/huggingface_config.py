@@ -44,23 +44,6 @@ _MLP = "Transformer/encoderblock_0/MlpBlock_0"
 _LARGEST_RATIO = 64  # of DINOv2's gated MLP to its width
 
 
-def find_classifier(architectures: Any) -> str | None:
-    """Returns what the head of a class of Transformers reads; None if it is unknown or has none.
-
-    Args:
-        architectures: The entry of a `config.json`.
-
-    Example:
-        >>> find_classifier(["Dinov2ForImageClassification"])
-        'token_gap'
-    """
-    reads = {name: pooling for _, name, pooling in _CLASSES.values() if name}
-    reads["DeiTForImageClassification"] = "token"  # fine-tuned without a teacher
-    name = architectures[0] if isinstance(architectures, list) and architectures else None
-    pooling = reads.get(name) if isinstance(name, str) else None
-    return {"avg": "gap", "token_avg": "token_gap"}.get(str(pooling), pooling)
-
-
 def check_head(arrays: Mapping[str, np.ndarray], pooling: str | None, rotary: bool) -> None:
     """Raises ValueError if the head of a model reads something else than Transformers' class does.
 

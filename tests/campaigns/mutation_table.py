@@ -699,7 +699,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "experiments/ablations/schedule.py",
         "tests/test_ablations.py",
         ("found.get(name) == row[name]", "name in found"),
-        ("if self.results.find(trial.tries) is None", ""),
+        (" if self.results.find(trial.tries) is None]", "]"),
+        ("if self.results.find(trial.tries) is None:", "if True:"),
         ("start.name in needed or self", "start.name in needed and self"),
         ("there = random.sample(keys, count)", "there = keys[:count]"),
         ('row["state_sha256"] != ours', "not ours"),
@@ -708,7 +709,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_in(
         "experiments/ablations/runs.py",
         "tests/test_ablations.py",
-        ("check_folder(folder, config)", "pass"),
+        ("check_folder(folder, config, sources)", "pass"),
         ("config, _ = settle(config)", "pass"),
         ("10 if num_classes <= FEW_CLASSES else 5", "5 if num_classes <= FEW_CLASSES else 10"),
         ("DRAWS = tuple(range(10))", "DRAWS = tuple(range(5))"),
