@@ -147,12 +147,12 @@ def deep(depth: int) -> bytes:
 
 
 def laughs() -> bytes:
-    """Ten dictionaries, each a hundred times in the next one."""
-    text = b"\x80\x02}q\x00"
+    """Ten dictionaries, each a hundred times in the next one; all of them in a dictionary."""
+    text = b"\x80\x02}(X\x05\x00\x00\x00model}q\x00"
     for level in range(10):
         pairs = b"".join(b"X\x02\x00\x00\x00%02dh%c" % (i, level) for i in range(100))
-        text += b"}(" + pairs + b"uq%c" % (level + 1)
-    return text + b"."
+        text += b"X\x02\x00\x00\x00L%d}q%c(" % (level, level + 1) + pairs + b"u"
+    return text + b"u."
 
 
 # Small files that claim to be large.

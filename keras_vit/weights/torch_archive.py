@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from absl import logging
 
-from keras_vit.weights import configs, zip_archive
+from keras_vit.weights import configs, state_dicts, zip_archive
 from keras_vit.weights.entries import Entry
 from keras_vit.weights.refusal import join_first, make_error
 
@@ -47,11 +46,6 @@ _KNOWN = {_TENSOR, _PARAMETER, _DICTIONARY} | {("torch", name) for name in _STOR
 _MAX_PICKLE_BYTES = 2**24  # of 50,000 tensors
 _MAX_DEPTH = 8
 _CHUNK_BYTES = 2**20
-# Where training scripts put the weights of the model, in the order of preference: averages of the
-# weights before the last ones, as in timm; DINO and DINOv2 publish the teacher, I-JEPA the target
-# encoder.
-_AVERAGES = ("state_dict_ema", "model_ema", "ema")
-_PLACES = (*_AVERAGES, "state_dict", "model", "teacher", "target_encoder", "encoder", "module")
 _ADVICE = (
     "Load it in PyTorch, and save the weights alone with "
     "`safetensors.torch.save_file(model.state_dict(), path)`."
@@ -323,38 +317,18 @@ def _is_count(value: Any) -> bool:
 
 
 def _find_state_dict(path: Path, content: Any) -> dict[str, _Tensor]:
-    """Returns the tensors of the model: the content, or the part of it where training scripts put
-    them.
-    """
+    """Returns the tensors of the model by name: those of the content, or of a part of it."""
     if not isinstance(content, dict):
         raise make_error(path, f"it holds a {type(content).__name__}, not a state dict", _ADVICE)
-    if not _holds_tensors(content):
+    part = state_dicts.find_weights(path, content, _Tensor)
+    if part is content and not any(isinstance(value, _Tensor) for value in content.values()):
         keys = join_first([str(key) for key in content]) or "nothing"
         raise make_error(path, f"it holds no state dict, only {keys}", _ADVICE)
-    places = [key for key in _PLACES if _holds_tensors(content.get(key))]
-    if places and places[0] in _AVERAGES and len(places) > 1:
-        logging.warning(
-            "%s holds an average of the weights, %r, and the last ones, %r. The average is read.",
-            path,
-            *places[:2],
-        )
-    elif places:
-        logging.info("%s: only its part %r is read.", path, places[0])
-    content = content[places[0]] if places else content
-    if _holds_tensors(content.get("state_dict")):  # of a whole checkpoint inside another one
-        content = content["state_dict"]
-    found = list(_walk(path, content, (), set()))
+    found = list(_walk(path, part, (), set()))
     names = [name for name, _ in found]
     if len(set(names)) < len(names):
         raise zipfile.BadZipFile("data.pkl holds several tensors of one name")
     return dict(found)
-
-
-def _holds_tensors(part: Any, depth: int = 0) -> bool:
-    return isinstance(part, dict) and any(
-        isinstance(value, _Tensor) or (depth < _MAX_DEPTH and _holds_tensors(value, depth + 1))
-        for value in part.values()
-    )
 
 
 def _walk(

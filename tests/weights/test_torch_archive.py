@@ -7,7 +7,6 @@ import random
 import tracemalloc
 import zipfile
 
-import absl.logging
 import numpy as np
 import pytest
 from torch_files import CLAIMS, HOSTILE, View, save, write_zip
@@ -50,23 +49,6 @@ def test_the_arrays_of_a_training_script(tmp_path, place):
 
 
 LAST = {"x": np.zeros(3, "float32")}
-
-
-@pytest.mark.parametrize(
-    ("average", "last"),
-    [("state_dict_ema", "state_dict"), ("model_ema", "model"), ("ema", "module")],
-)
-def test_the_average_of_the_weights_is_read_and_it_is_said(average, last, tmp_path, caplog):
-    save(tmp_path / "checkpoint.pth", {last: LAST, "epoch": 3, average: ARRAYS, "optimizer": {}})
-    absl.logging.get_absl_logger().propagate = True
-    with caplog.at_level("WARNING", logger="absl"):
-        check(files.read(tmp_path / "checkpoint.pth").arrays)
-    assert f"an average of the weights, {average!r}, and the last ones, {last!r}" in caplog.text
-    caplog.clear()
-    save(tmp_path / "average.pth", {average: {"state_dict": ARRAYS, "decay": 0.999}})
-    with caplog.at_level("WARNING", logger="absl"):
-        check(files.read(tmp_path / "average.pth").arrays)
-    assert not caplog.text
 
 
 @pytest.mark.parametrize(
