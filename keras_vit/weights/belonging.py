@@ -3,9 +3,10 @@
 Files also hold decoders, text towers, projection heads of self-supervised training, mask tokens and
 constants. These are not read.
 
-Source: facebookresearch/dino `eval_knn.py`; facebookresearch/mae `models_mae.py`; dinov3@6876159
-    `layers/`; open_clip 3.3.0 `model.py`, `timm_model.py`; timm 1.0.31 `vision_transformer.py`,
-    `eva.py`; transformers 5.24.0.
+Source: facebookresearch/dino `eval_knn.py`; bytedance/ibot `models/head.py`; facebookresearch/mae
+    `models_mae.py`; dinov3@6876159 `layers/`; open_clip 3.3.0 `model.py`, `timm_model.py`; timm
+    1.0.31 `vision_transformer.py`, `eva.py`; transformers 5.24.0; PyTorch 2.13
+    `torch/optim/swa_utils.py`.
 """
 
 import re
@@ -16,7 +17,8 @@ _PREFIXES = {
     "module.": None,
     "_orig_mod.": None,
     "teacher.": r"(student|optimizer|fp16_scaler|dino_loss)\.",
-    "backbone.": r"(dino|ibot)_(head|loss)\.|head\.(mlp|last_layer|last_norm|prototypes)",
+    # A classifier has the names `head.weight` and `head.bias`; other heads are projectors.
+    "backbone.": r"(dino|ibot)_(head|loss)\.|head\.(?!(weight|bias)$)",
     "vision_encoder.": r"",  # TIPSv2: everything beside it is of the text tower
     "visual.trunk.": r"(?!visual\.head\.proj\.)",  # a tower of timm in OpenCLIP
     "visual.": r"",

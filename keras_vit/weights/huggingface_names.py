@@ -157,9 +157,12 @@ _STATE_DICT: Rows = tuple(
     )
 )
 
+# Read alone: a linear classifier that a training script adds to a model without one.
+_ADDED_HEAD: Rows = (("head", "head", "dense"),)
+
 _READ = (
     *(_STATE_DICT + _VIT + _TWO_HEADS + _DINOV2 + _DINOV2_MLP + _DINOV2_GATED_MLP),
-    *(_DINOV3 + _SIGLIP + _CLIP),
+    *(_DINOV3 + _SIGLIP + _CLIP + _ADDED_HEAD),
 )
 # Prefix of the encoder's names in a model with a head. Models without a head have none.
 _PREFIX: dict[ModelType, str] = {

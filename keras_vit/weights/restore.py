@@ -185,7 +185,10 @@ def _make_hints(
             '`classifier="token_gap"`.'
         )
     if "predictions/kernel" in missing:
-        hints.append("The checkpoint has no head: pass `include_top=False` and add your own head.")
+        hints.append(
+            "The checkpoint has no head that is one dense layer: pass `include_top=False` and add "
+            "your own head."
+        )
     if "pre_logits/kernel" in unexpected:
         hints.append("The checkpoint has a tanh layer: pass its width as `representation_size`.")
     other_tokens = "class_token/cls" in missing or "class_token/cls" in unexpected

@@ -358,21 +358,27 @@ def test_counters_of_torch_are_no_weights(tmp_path):
         load("ViT_B16", tmp_path / "vit.pth")
 
 
-def test_a_head_beside_a_backbone_is_read_and_a_projector_is_not(tmp_path):
+@pytest.mark.parametrize(("dialect", "head"), [("timm", "head."), ("huggingface", "classifier.")])
+def test_a_head_beside_a_backbone_is_read_and_a_projector_is_not(dialect, head, tmp_path):
+    """A training script calls both `head`, whatever names the backbone has."""
     model = build("ViT_B16", gelu="exact")
     arrays, facts = canonical_of(model)
-    named = dialects.from_canonical(arrays, "timm", grid=facts.get("grid"))
-    beside = {
-        name if name.startswith("head.") else f"backbone.{name}": x for name, x in named.items()
-    }
-    torch_files.save(tmp_path / "vit.pth", beside)
-    assert_equal(load("ViT_B16", tmp_path / "vit.pth"), model)
-    trunk = {name: x for name, x in beside.items() if name.startswith("backbone.")}
-    projector = {
-        "head.mlp.0.weight": np.ones((4, 16), "float32"),
-        "head.last_layer.weight_g": np.ones(4),
-    }
-    torch_files.save(tmp_path / "dino.pth", trunk | projector)
-    load("ViT_B16", tmp_path / "dino.pth", include_top=False)
-    with pytest.raises(ValueError, match="no head"):
-        load("ViT_B16", tmp_path / "dino.pth")
+    named = dialects.from_canonical(arrays, dialect, grid=facts.get("grid"))
+    trunk = {f"backbone.{name}": x for name, x in named.items() if not name.startswith(head)}
+    classifier = {f"head.{leaf}": named[f"{head}{leaf}"] for leaf in ("weight", "bias")}
+    torch_files.save(tmp_path / "vit.pth", trunk | classifier)
+    assert_equal(load("ViT_B16", tmp_path / "vit.pth", gelu="exact"), model)
+    load("ViT_B16", tmp_path / "vit.pth", include_top=False)
+    for name in ("head.mlp.0.weight", "head.last_layer.weight_g", "head.2.weight"):
+        torch_files.save(tmp_path / "dino.pth", trunk | {name: np.ones((4, 16), "float32")})
+        load("ViT_B16", tmp_path / "dino.pth", include_top=False)
+        with pytest.raises(ValueError, match="no head that is one dense layer"):
+            load("ViT_B16", tmp_path / "dino.pth")
+
+
+def test_a_head_on_the_classes_of_its_backbone_is_refused(tmp_path):
+    model = build("ViT_B16", gelu="exact")
+    head = {"head.weight": np.ones((2, 3), "float32"), "head.bias": np.ones(2, "float32")}
+    save_state_dict(tmp_path / "vit.pth", model, "backbone.", head)
+    with pytest.raises(ValueError, match="head.bias .from backbone.head.bias, head.bias."):
+        load("ViT_B16", tmp_path / "vit.pth")
