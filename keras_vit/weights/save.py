@@ -44,14 +44,16 @@ def save_checkpoint(
     Args:
         model: A model of this package, also after fine-tuning.
         path: "*.npz" (Google), "*.safetensors" (timm, OpenCLIP), or a folder (Hugging Face:
-            config.json, preprocessor_config.json and model.safetensors).
+            config.json, preprocessor_config.json and model.safetensors). With
+            `layout="huggingface"`, "*.safetensors" is a file without these configs.
         layout: "google", "timm", "huggingface" or "openclip". Default: from `path`.
         labels: Names of the classes, in the order of the outputs, for the `config.json` of a
             Hugging Face folder. Default: LABEL_0, LABEL_1, ...
 
     Raises:
         ValueError: If the layout has no name for a part of the model, a weight is NaN or infinite,
-            or `labels` do not fit. Nothing is written then.
+            or `path` or `labels` do not fit the layout. Nothing is written then.
+        FileNotFoundError: If the folder of a file does not exist.
 
     Example:
         >>> model = keras_vit.ViT_Ti16(weights=None, input_shape=(32, 32, 3), classes=10)

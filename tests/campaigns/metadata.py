@@ -343,10 +343,11 @@ def prepare(folder):
         weight.assign(rng.standard_normal(weight.shape))
     arrays = {"h5": folder / "whole.weights.h5"}
     model.save_weights(arrays["h5"])
-    for layout in ("google", "timm", "huggingface"):
-        keras_vit.save_checkpoint(model, folder / layout, layout)
+    names = {"google": "whole.npz", "timm": "whole.safetensors", "huggingface": "whole"}
+    for layout, name in names.items():
+        keras_vit.save_checkpoint(model, folder / name, layout)
         arrays[layout] = {
-            name: np.ascontiguousarray(x) for name, x in files.read(folder / layout).arrays.items()
+            name: np.ascontiguousarray(x) for name, x in files.read(folder / name).arrays.items()
         }
     return arrays
 
