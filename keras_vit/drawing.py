@@ -68,7 +68,7 @@ def picture(path: Path, width: float, height: float, *, plain: bool = False) -> 
         True
     """
     new_figure, style = _import_matplotlib()
-    path = Path(path)
+    path = Path(path).expanduser()
     if not path.parent.is_dir():
         raise FileNotFoundError(
             f"Cannot write the figure {path.name}: the folder {path.parent} does not exist. Create "

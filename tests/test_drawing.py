@@ -1,5 +1,7 @@
 """What all pictures share."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -31,3 +33,11 @@ def test_a_loss_that_falls_far_has_an_axis_of_logarithms_and_an_accuracy_has_per
         scales[kind, *values] = panel.get_yscale()
     assert [*scales.values()] == ["log", "linear", "linear", "linear"]
     assert panel.yaxis.get_major_formatter()(0.125) == "12.5%"
+
+
+def test_the_path_of_a_figure_may_begin_with_the_home_folder(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with drawing.picture(Path("~/line.png"), 1, 1) as figure:
+        figure.subplots().plot([1, 2])
+    assert (tmp_path / "line.png").read_bytes().startswith(b"\x89PNG")

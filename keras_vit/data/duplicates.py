@@ -159,7 +159,7 @@ class DuplicateReport:
         )
         tiles = [lefts, _mirror(rights, np.array([pair.mirrored for pair in shown]))]
         sheet = _tile(np.concatenate(tiles, axis=2).round().astype(np.uint8))
-        tf.io.write_file(os.fspath(path), tf.io.encode_png(sheet))
+        tf.io.write_file(os.path.expanduser(path), tf.io.encode_png(sheet))
 
     def check_sources(self, *sources: Source) -> None:
         """Raises ValueError unless the report is about these sources.

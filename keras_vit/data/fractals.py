@@ -326,7 +326,7 @@ def write_contact_sheet(
     """
     png = tf.io.encode_png(contact_sheet(systems, seed=seed, **layout)).numpy()
     try:
-        Path(path).write_bytes(png)
+        Path(path).expanduser().write_bytes(png)
     except OSError as error:
         raise ValueError(
             f"Cannot write '{path}': {error.strerror}. Expected a file in a writable folder."

@@ -218,7 +218,7 @@ def write_huggingface(
 
     See `write_safetensors`.
     """
-    directory = Path(directory)
+    directory = Path(directory).expanduser()
     directory.mkdir(parents=True, exist_ok=True)
     write_safetensors(directory / "model.safetensors", arrays, metadata)
     contents = {"config.json": config, "preprocessor_config.json": preprocessor}
@@ -230,7 +230,7 @@ def write_huggingface(
 @contextlib.contextmanager
 def replacing(path: _PathLike) -> Iterator[BinaryIO]:
     """Open a temporary file that replaces `path` at the end of the block, unless it raises."""
-    with write_atomically(Path(path)) as partial, open(partial, "xb") as stream:
+    with write_atomically(Path(path).expanduser()) as partial, open(partial, "xb") as stream:
         yield stream
 
 

@@ -354,10 +354,13 @@ def test_a_report_of_nothing_says_so(searched):
     assert "|--" not in empty.markdown()
 
 
-def test_the_picture_shows_pairs_side_by_side_and_turns_mirrored_ones(searched, tmp_path: Path):
+def test_the_picture_shows_pairs_side_by_side_and_turns_mirrored_ones(
+    searched, tmp_path: Path, monkeypatch
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
     train, test, report = searched
     path = tmp_path / "pairs.png"
-    report.write_contact_sheet(path, train, test)
+    report.write_contact_sheet("~/pairs.png", train, test)
     picture = tf.io.decode_png(tf.io.read_file(str(path))).numpy().astype(int)
     assert picture.shape == (100, 5 * 196, 3)
     assert (picture[:, 3 * 196 :] == 255).all()

@@ -251,10 +251,13 @@ def test_a_contact_sheet_has_a_row_for_each_category(systems):
     np.testing.assert_array_equal(sheet[32:48, 16:32], _draw(systems, [8 + 2], image_size=16)[0][0])
 
 
-def test_a_contact_sheet_is_written_as_a_png(systems, tmp_path: Path):
+@pytest.mark.parametrize("folder", ["{}", "~"])
+def test_a_contact_sheet_is_written_as_a_png(systems, folder, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     path = tmp_path / "sheet.png"
     layout = {"image_size": 16, "num_categories": 2, "num_instances": 3}
-    fractals.write_contact_sheet(path, systems, seed=5, **layout)
+    place = f"{folder.format(tmp_path)}/sheet.png"
+    fractals.write_contact_sheet(place, systems, seed=5, **layout)
     written = tf.io.decode_png(path.read_bytes()).numpy()
     np.testing.assert_array_equal(written, fractals.contact_sheet(systems, seed=5, **layout))
 

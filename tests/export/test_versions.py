@@ -273,3 +273,9 @@ def test_a_version_or_a_file_is_no_base(tmp_path: Path):
         pass
     with pytest.raises(ValueError, match="contains no version"):
         latest(tmp_path / "none")
+
+
+def test_a_base_may_begin_with_the_home_folder(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert _write(Path("~/vit")) == tmp_path / "vit" / "1"
+    assert versions("~/vit") == [1] and latest("~/vit") == tmp_path / "vit" / "1"

@@ -884,3 +884,15 @@ def test_float64_beyond_float32_is_refused(tmp_path):
     """Models compute in float32, where it would be infinite."""
     write_npz(tmp_path / "model.npz", {"good": np.array([1e38]), "large": np.array([1.0, -1e39])})
     refuses(tmp_path / "model.npz", r"beyond the range of float32 in large\.")
+
+
+def test_paths_may_begin_with_the_home_folder_and_missing_folders_are_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    write_npz("~/a.npz", ARRAYS)
+    write_safetensors("~/a.safetensors", ARRAYS)
+    files.write_huggingface("~/folder", ARRAYS, {}, {}, {})
+    assert sorted(os.listdir(tmp_path)) == ["a.npz", "a.safetensors", "folder"]
+    for write in (write_npz, write_safetensors):
+        with pytest.raises(FileNotFoundError, match="Create it first: '.*none'"):
+            write(tmp_path / "none" / "a", ARRAYS)
