@@ -294,9 +294,7 @@ def _load_pretrained(
         )
     found = None if weights is None else source.find(variant.name, weights, variant=variant)
     row = None if found is None else found.row
-    # Of a file on this machine, the arrays decide: it may be a copy that was fine-tuned.
-    is_published = found is not None and (found.is_tag or "://" in found.weights)
-    if found is not None and row is not None and include_top and is_published:
+    if found is not None and row is not None and include_top and found.is_published:
         if row.classes is None:
             raise ValueError(
                 f"{source.origin_of(found)} has no classification head. Use `include_top=False` "

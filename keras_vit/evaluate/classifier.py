@@ -1,7 +1,6 @@
 """Construction of a classifier, or a model without head, from weights; names of its classes."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from keras_vit.evaluate.heads import gives_classes
 from keras_vit.keras_file import is_file, load
 from keras_vit.options import POOLING_OF, resolve_classifier
 from keras_vit.pixels import declare
-from keras_vit.variants import VARIANTS, ResNetVariant, ViTVariant
+from keras_vit.variants import VARIANTS, Classifier, ResNetVariant, ViTVariant
 from keras_vit.weights import catalog, source
 
 
@@ -56,18 +55,23 @@ def _build(
     if weights is None:
         raise ValueError(_ask_for_weights(model))
     found = source.find(str(model), weights)
-    if found.row is not None and found.row.classes is not None:
+    if found.row is not None and found.is_published:
+        if found.row.classes is None:
+            raise ValueError(_describe_headless(found))
         options: dict[str, Any] = {"classes": found.row.classes}
     else:
-        arrays = {} if found.row is not None else source.load(found).arrays
-        if "predictions/bias" not in arrays:
+        pretrained, row = source.load(found), VARIANTS[str(model)]
+        if "predictions/bias" not in pretrained.arrays:
+            raise ValueError(_describe_headless(found))
+        if pretrained.problem_type is not None:
             raise ValueError(
-                f"{source.origin_of(found)} has no classification head, so it cannot classify."
+                f"The head of {source.origin_of(found)} does not choose one of several classes "
+                f"(problem_type: {pretrained.problem_type}). Build the model in Python with "
+                "`classifier_activation=None`."
             )
-        row = VARIANTS[str(model)]
-        options = {"classes": arrays["predictions/bias"].size}
+        options = {"classes": pretrained.arrays["predictions/bias"].size}
         if isinstance(row, ViTVariant):
-            options |= _choose_pooling(row, arrays)
+            options |= _choose_pooling(row, pretrained)
     shape = None if image_size is None else (*image_size, 3)
     build_model = getattr(applications, str(model))
     return build_model(weights=weights, input_shape=shape, classifier_activation=None, **options)
@@ -116,7 +120,7 @@ def _build_representation(
         pretrained = source.load(source.find(str(model), weights))
         image_size = image_size or pretrained.image_size
         if isinstance(row, ViTVariant):
-            kind = _choose_pooling(row, pretrained.arrays)
+            kind = _choose_pooling(row, pretrained)
             options = {"pooling": POOLING_OF[kind.get("classifier", classifier)], **kind}
             options["representation_size"] = pretrained.representation_size
     side = row.image_size if isinstance(row, ViTVariant) else 224
@@ -127,8 +131,15 @@ def _build_representation(
     )
 
 
-def _choose_pooling(row: ViTVariant, arrays: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the option `classifier` of the arrays, if it is not the default of the row."""
+def _describe_headless(found: source.WeightsSource) -> str:
+    return f"{source.origin_of(found)} has no classification head, so it cannot classify."
+
+
+def _choose_pooling(row: ViTVariant, pretrained: source.Pretrained) -> dict[str, Classifier]:
+    """Returns the option `classifier` of the weights, if it is not the default of the row."""
+    if classifier := source.find_classifier(row, pretrained):
+        return {"classifier": classifier}
+    arrays = pretrained.arrays
     if row.classifier != "token" or "class_token/cls" in arrays or "embedding/kernel" not in arrays:
         return {}
     return {"classifier": "map" if "map_head/probe" in arrays else "gap"}

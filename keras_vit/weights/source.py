@@ -42,6 +42,13 @@ class WeightsSource:
     variant: ViTVariant | ResNetVariant | None = None
     parameters: int | None = None
 
+    @property
+    def is_published(self) -> bool:
+        """Whether the catalog describes the weights. A file on this machine may be a copy that was
+        fine-tuned, so its arrays decide whether it has a head.
+        """
+        return self.is_tag or "://" in self.weights
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
@@ -378,8 +385,11 @@ def check_activation(source: WeightsSource, pretrained: Pretrained, activation: 
     """
     kernel = pretrained.arrays.get("predictions/kernel")
     problem = pretrained.problem_type
-    if kernel is not None and kernel.shape[-1] == 1 and problem is None:
-        problem = "regression"  # as in Transformers
+    if kernel is not None and kernel.shape[-1] == 1 and activation == "softmax":
+        raise ValueError(
+            f"The head of {origin_of(source)} has one output, of which softmax always makes 1. Pass "
+            '`classifier_activation=None` or "sigmoid".'
+        )
     if problem == "regression" and activation != "linear":
         raise ValueError(
             f"The head of {origin_of(source)} returns numbers (problem_type: regression), and "

@@ -1,5 +1,6 @@
 """Classifiers as their weights say."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,12 +9,14 @@ import numpy as np
 import pytest
 from synthetic_checkpoint import checkpoint
 
+import keras_vit
 from keras_vit.applications import application
 from keras_vit.evaluate.classifier import build, class_names, names_for, representation
 from keras_vit.evaluate.features import feature_model
 from keras_vit.pixels import pixels_of
 from keras_vit.variants import VIT_VARIANTS
 from keras_vit.weights import files
+from keras_vit.weights.save import save_checkpoint
 
 pytestmark = pytest.mark.usefixtures("shallow")
 
@@ -39,6 +42,41 @@ def test_a_file_without_a_head_predicts_nothing(tmp_path: Path):
     np.savez(tmp_path / "file.npz", **checkpoint(TI16, image_size=32, classes=None))
     with pytest.raises(ValueError, match="has no classification head"):
         build("ViT_Ti16", tmp_path / "file.npz")
+
+
+@pytest.mark.parametrize("problem", ["regression", "multi_label_classification"])
+def test_a_head_that_does_not_choose_a_class_is_refused(problem: str, tmp_path: Path):
+    model = application(VIT_VARIANTS["ViT_Ti16"])(weights=None, input_shape=(32, 32, 3), classes=3)
+    save_checkpoint(model, tmp_path / "vit")
+    config = json.loads((tmp_path / "vit" / "config.json").read_text())
+    (tmp_path / "vit" / "config.json").write_text(json.dumps({**config, "problem_type": problem}))
+    with pytest.raises(ValueError, match=f"problem_type: {problem}.*classifier_activation=None"):
+        build("ViT_Ti16", tmp_path / "vit")
+    assert representation("ViT_Ti16", tmp_path / "vit").output_shape == (None, 192)
+
+
+@pytest.mark.parametrize("classifier", ["token", "gap", "token_gap"])
+def test_head_and_representation_read_what_the_file_was_trained_on(classifier, tmp_path: Path):
+    options = {"input_shape": (32, 32, 3), "classes": 3, "classifier_activation": None}
+    model = keras_vit.DeiT_Ti16(weights=None, classifier=classifier, **options)
+    generator = np.random.default_rng(0)
+    for weight in model.weights:
+        weight.assign(generator.normal(weight.path.endswith("gamma"), 0.1, weight.shape))
+    save_checkpoint(model, tmp_path / "vit.npz")
+    images = generator.uniform(-1, 1, (2, 32, 32, 3)).astype("float32")
+    again = build("DeiT_Ti16", tmp_path / "vit.npz")
+    np.testing.assert_array_equal(again.predict(images), model.predict(images))
+    features = representation("DeiT_Ti16", tmp_path / "vit.npz").predict(images)
+    expected = keras.Model(model.input, model.get_layer("pooled").output).predict(images)
+    np.testing.assert_allclose(features, expected, atol=1e-5)
+
+
+def test_a_fine_tuned_copy_may_have_the_name_of_a_published_file(tmp_path: Path):
+    model = application(VIT_VARIANTS["ViT_B16"])(weights=None, input_shape=(32, 32, 3), classes=3)
+    head = model.get_layer("predictions")
+    head.kernel.assign(np.ones(head.kernel.shape))
+    save_checkpoint(model, tmp_path / "ViT-B_16.npz")
+    assert build("ViT_B16", tmp_path / "ViT-B_16.npz").output_shape == (None, 3)
 
 
 def test_a_published_head_of_zeros_is_refused_before_the_download():

@@ -273,6 +273,13 @@ def test_probabilities_of_classes_are_not_made_of_other_outputs(
         np.testing.assert_allclose(scores, 1 / (1 + np.exp(-logits)), atol=1e-6)
 
 
+def test_one_output_may_be_a_probability(tmp_path):
+    model = build("ViT_B16", classes=1)
+    folder = write_foreign(tmp_path / "vit", model, "timm", timm_config(num_classes=1))
+    scores = load("ViT_B16", folder, classes=1, classifier_activation="sigmoid")
+    assert scores.output_shape == (None, 1)
+
+
 def test_one_class_of_many_may_be_asked_of_a_single_label(tmp_path):
     model = build("ViT_B16")
     fields = {"architectures": ["ViTForImageClassification"]}
