@@ -313,9 +313,9 @@ def _load_pretrained(
         check_input_shape(input_shape)
     if found is None:
         return None
-    activation = keras.activations.get(classifier_activation)
-    allowed = [keras.activations.get(name) for name in ("softmax", "sigmoid", None)]
-    if include_top and (activation not in allowed or found.is_tag and activation is allowed[1]):
+    activation = keras.activations.serialize(keras.activations.get(classifier_activation))
+    allowed = ("softmax", "linear") if found.is_tag else ("softmax", "linear", "sigmoid")
+    if include_top and activation not in allowed:
         raise ValueError(
             "Only `None` and `softmax` activations are allowed for the `classifier_activation` "
             "argument when using pretrained weights, with `include_top=True`; Received: "
@@ -325,7 +325,7 @@ def _load_pretrained(
     if include_top and pretrained.head_is_zero:
         raise ValueError(source.zero_head_message(found))
     if include_top:
-        source.check_activation(found, pretrained, keras.activations.serialize(activation))
+        source.check_activation(found, pretrained, activation)
     return pretrained
 
 

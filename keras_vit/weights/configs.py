@@ -29,15 +29,21 @@ _GELU = {
 }
 _ROPE_THETA = 100.0
 _TOWER_DEFAULTS: dict[str, dict[str, Any]] = {
-    "clip": {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "num_attention_heads": 12},
+    "clip": {
+        "hidden_act": "quick_gelu",
+        "layer_norm_eps": 1e-5,
+        "num_attention_heads": 12,
+        "image_size": 224,
+        "patch_size": 32,
+    },
     "siglip": {
         "hidden_act": "gelu_pytorch_tanh",
         "layer_norm_eps": 1e-6,
         "num_attention_heads": 12,
+        "image_size": 224,
+        "patch_size": 16,
     },
 }
-_TOWER_DEFAULTS["clip"] |= {"image_size": 224, "patch_size": 32}
-_TOWER_DEFAULTS["siglip"] |= {"image_size": 224, "patch_size": 16}
 _OF_HEAD = ("architectures", "problem_type")
 _CLASSIFIERS = {  # what the head of a class of Transformers reads
     "ViTForImageClassification": "token",
@@ -315,10 +321,10 @@ def _read_open_clip(path: Path, config: dict[str, Any]) -> dict[str, Any]:
         if pooling != "tok":
             raise make_error(path, f"pool_type is {shorten(pooling)}", "Only tok is implemented.")
         approximate = (vision.get("act_kwargs") or {}).get("approximate", "none")
-        exact = "tanh" if approximate == "tanh" else "exact"
+        gelu = "tanh" if approximate == "tanh" else "exact"
         known |= {
             "num_heads": width // head_width,
-            "gelu": "quick" if model.get("quick_gelu") is True else exact,
+            "gelu": "quick" if model.get("quick_gelu") is True else gelu,
             "image_size": [size, size] if is_count(size) else size,
         }
     return check(path, {key: value for key, value in known.items() if value is not None})
