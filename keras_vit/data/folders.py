@@ -180,7 +180,6 @@ def _open_first(
     return None, problems
 
 
-# Parts of a data set, as words of names such as test_set, fold1 and TrainImages.
 _PART = re.compile(
     r"(train(ing)?|test(ing)?|val(id|idation)?|trainval|eval(uation)?|dev|holdout|folds?|splits?)"
     r"(set|data|images)?",
@@ -189,6 +188,7 @@ _PART = re.compile(
 
 
 def _looks_like_part(name: str) -> bool:
+    """Returns whether a folder is named like a part of a data set: test_set, fold1, TrainImages."""
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)
     return any(_PART.fullmatch(word) for word in words)
 

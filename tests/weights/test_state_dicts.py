@@ -1,4 +1,4 @@
-"""Training checkpoints of PyTorch: which of their weights are read, and what is said of the others."""
+"""Training checkpoints of PyTorch: the weights that are read, and the warning about other weights."""
 
 from pathlib import Path
 
