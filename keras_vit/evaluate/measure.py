@@ -128,7 +128,8 @@ def measure(
     """
     if output is not None:
         check_can_draw()
-        if not os.fspath(data).startswith("tfds:"):
+        # Images of ReaL and ObjectNet are found by their names, so no report is taken for one.
+        if not (real or is_objectnet or os.fspath(data).startswith("tfds:")):
             folders.check_outside(output, data, "data")
     eval_crop = choose_crop(eval_crop, model, weights)
     devices = devices or DevicesConfig()
