@@ -261,8 +261,3 @@ def test_the_model_is_a_row_of_its_own():
     assert model.count_params() == blocks + (
         48 + 1
     ) * width + width + 65 * width + 2 * width + 10 * (width + 1)
-
-
-def test_the_folder_may_begin_with_the_home_folder(tmp_path: Path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert quickstart.open_folder("~/output") == tmp_path / "output"

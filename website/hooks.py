@@ -8,11 +8,14 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from mkdocs.config.defaults import MkDocsConfig  # noqa: E402
+from mkdocs.exceptions import PluginError  # noqa: E402
 from mkdocs.structure.files import File, Files  # noqa: E402
 from mkdocs.structure.pages import Page  # noqa: E402
 
 from website import links, reference  # noqa: E402
 
+# How lunr appends the character and the number of a node.
+LUNR_NODE = "e=e+s+o.id"
 # Pages that lie outside of docs/, because readers of the repository look for them there.
 OUTSIDE = (
     "CHANGELOG.md",
@@ -64,8 +67,28 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Removes 404.html. It loads its style from the root of the host, where most sites are not."""
+    """Mends the search, and removes 404.html, which loads its style from the root of the host, where
+    most sites are not.
+    """
+    _mend_search(Path(config.site_dir))
     (Path(config.site_dir) / "404.html").unlink(missing_ok=True)
+
+
+def _mend_search(site: Path) -> None:
+    """Lets the search tell terms with digits apart.
+
+    lunr 2.3.9 identifies a node of its terms by characters and numbers of other nodes with nothing
+    between them: "1" before node 23 and "12" before node 3 are equal to it. It then finds terms that
+    no page has, and the query fails: "No matching documents". Here a comma ends each number.
+    """
+    (script,) = (site / "assets/javascripts/workers").glob("search.*.min.js")
+    text = script.read_text(encoding="utf-8")
+    if text.count(LUNR_NODE) != 1:
+        raise PluginError(
+            f"{script.name} of MkDocs-Material has changed: {LUNR_NODE!r} is not in it once. See "
+            "whether `_mend_search` in website/hooks.py is still needed."
+        )
+    script.write_text(text.replace(LUNR_NODE, LUNR_NODE + '+","'), encoding="utf-8")
 
 
 def _in_repository(path: str) -> str:
