@@ -96,8 +96,9 @@ _VIT_ARGS = """pad: Whether the model pads images whose size is not a multiple o
             zeros (gray for pixels in [-1, 1]) below and to the right. The grid is then
             ceil(side / patch).
         classifier: "token" (class token), "gap" (mean of the patches), "map" (attention pooling) or
-            "none" (returns all tokens; needs `include_top=False`). Axial models have no class token;
-            their default is "gap".
+            "none" (returns all tokens; needs `include_top=False`). Default: that of the head of the
+            weights, if they tell; otherwise "gap" for axial models, which have no class token, and
+            the classifier of the model for others.
         representation_size: Width of a tanh layer before `predictions`. Default: that of the
             weights, if they have one and `include_top=True`.
         head_bias: Initial bias of `predictions`, whose kernel is initialized to zeros.

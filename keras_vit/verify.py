@@ -18,7 +18,7 @@ import numpy as np
 
 from keras_vit import applications, cost
 from keras_vit.graph import MEAN_OF_HEADS
-from keras_vit.options import POOLING_OF
+from keras_vit.options import POOLING_OF, resolve_classifier
 from keras_vit.variants import VARIANTS, Classifier, ResNetVariant, ViTVariant
 from keras_vit.weights import identity, source, witness
 
@@ -167,9 +167,11 @@ class _Subject:
 def _make_subject(weights: str, found: identity.Identity) -> _Subject:
     origin = source.find(found.model, weights)
     pretrained, variant = source.load(origin), VARIANTS[found.model]
+    classifier = None
     if isinstance(variant, ViTVariant):
         variant = source.adapt(variant, pretrained)
-    classifier = _find_classifier(variant, pretrained, found.canonical)
+        classifier = source.find_classifier(variant, pretrained)
+        classifier = classifier or resolve_classifier(variant, None)
     pretrained = dataclasses.replace(pretrained, arrays={})
     head_is_valid = not pretrained.head_is_zero and (origin.row is None or origin.row.head_is_valid)
     kernel = found.canonical.get("head/kernel")
@@ -183,19 +185,6 @@ def _make_subject(weights: str, found: identity.Identity) -> _Subject:
         include_top=kernel is not None and head_is_valid,
         image_size=_find_image_size(variant, pretrained, found.canonical),
     )
-
-
-def _find_classifier(
-    variant: Variant, pretrained: source.Pretrained, canonical: Mapping[str, np.ndarray]
-) -> Classifier | None:
-    """Returns the input of the classifier; None for a ResNet."""
-    if isinstance(variant, ResNetVariant):
-        return None
-    if classifier := source.find_classifier(variant, pretrained):
-        return classifier
-    if "MAPHead_0/probe" in canonical:
-        return "map"
-    return "token" if "cls" in canonical and variant.classifier != "gap" else "gap"
 
 
 def _find_image_size(

@@ -12,7 +12,7 @@ from keras_vit.evaluate.heads import gives_classes
 from keras_vit.keras_file import is_file, load
 from keras_vit.options import POOLING_OF, resolve_classifier
 from keras_vit.pixels import declare
-from keras_vit.variants import VARIANTS, Classifier, ResNetVariant, ViTVariant
+from keras_vit.variants import VARIANTS, ResNetVariant, ViTVariant
 from keras_vit.weights import catalog, source
 
 
@@ -60,7 +60,7 @@ def _build(
             raise ValueError(_describe_headless(found))
         options: dict[str, Any] = {"classes": found.row.classes}
     else:
-        pretrained, row = source.load(found), VARIANTS[str(model)]
+        pretrained = source.load(found)
         if "predictions/bias" not in pretrained.arrays:
             raise ValueError(_describe_headless(found))
         if pretrained.problem_type is not None:
@@ -70,8 +70,6 @@ def _build(
                 "`classifier_activation=None`."
             )
         options = {"classes": pretrained.arrays["predictions/bias"].size}
-        if isinstance(row, ViTVariant):
-            options |= _choose_pooling(row, pretrained)
     shape = None if image_size is None else (*image_size, 3)
     build_model = getattr(applications, str(model))
     return build_model(weights=weights, input_shape=shape, classifier_activation=None, **options)
@@ -115,34 +113,30 @@ def _build_representation(
         )
     row = VARIANTS[str(model)]
     classifier = "gap" if isinstance(row, ResNetVariant) else resolve_classifier(row, None)
-    options: dict[str, Any] = {"pooling": POOLING_OF[classifier]}
+    options: dict[str, Any] = {}
     if weights != "none":
         pretrained = source.load(source.find(str(model), weights))
         image_size = image_size or pretrained.image_size
         if isinstance(row, ViTVariant):
-            kind = _choose_pooling(row, pretrained)
-            options = {"pooling": POOLING_OF[kind.get("classifier", classifier)], **kind}
-            options["representation_size"] = pretrained.representation_size
+            classifier = source.find_classifier(row, pretrained) or classifier
+            options = {
+                "classifier": classifier,
+                "representation_size": pretrained.representation_size,
+            }
     side = row.image_size if isinstance(row, ViTVariant) else 224
     shape = (*(image_size or (side, side)), 3)
     weights = None if weights == "none" else weights
     return getattr(applications, str(model))(
-        weights=weights, include_top=False, input_shape=shape, **options
+        weights=weights,
+        include_top=False,
+        input_shape=shape,
+        pooling=POOLING_OF[classifier],
+        **options,
     )
 
 
 def _describe_headless(found: source.WeightsSource) -> str:
     return f"{source.origin_of(found)} has no classification head, so it cannot classify."
-
-
-def _choose_pooling(row: ViTVariant, pretrained: source.Pretrained) -> dict[str, Classifier]:
-    """Returns the option `classifier` of the weights, if it is not the default of the row."""
-    if classifier := source.find_classifier(row, pretrained):
-        return {"classifier": classifier}
-    arrays = pretrained.arrays
-    if row.classifier != "token" or "class_token/cls" in arrays or "embedding/kernel" not in arrays:
-        return {}
-    return {"classifier": "map" if "map_head/probe" in arrays else "gap"}
 
 
 def _check_channels(network: keras.Model) -> keras.Model:

@@ -307,7 +307,7 @@ def _find_start(
 def _find_start_by_name(
     model: str, weights: str | os.PathLike | None, image_size: int | None
 ) -> _Start:
-    row, options, trained_size = row_of(model, {}), {}, None
+    row, trained_size = row_of(model, {}), None
     recorded = described = "none"
     origin = None
     if weights is not None:
@@ -326,11 +326,6 @@ def _find_start_by_name(
             described = without_secrets(weights)
             recorded = f"{described}, sha256 {pretrained.sha256()}"
             trained_size = pretrained.image_size and pretrained.image_size[0]
-            if (
-                "encoder_norm/gamma" in pretrained.arrays
-                and "class_token/cls" not in pretrained.arrays
-            ):
-                options["classifier"] = "map" if "map_head/probe" in pretrained.arrays else "gap"
     size = image_size or _choose_size(
         row, _PAPER_SIZE if weights is not None else _PRETRAINED_SIZE, trained_size
     )
@@ -343,7 +338,7 @@ def _find_start_by_name(
         # raises an error if the image size is not a multiple of the patch size
         parameters=cost.parameters(row, image_size=(size, size)),
         origin=origin,
-        build=lambda num_classes: build_on_trunk(row, weights, size, num_classes, **options),
+        build=lambda num_classes: build_on_trunk(row, weights, size, num_classes),
     )
 
 

@@ -23,7 +23,8 @@ from keras_vit.models.ends import classify
 from keras_vit.options import POOLING_OF, resolve_classifier
 from keras_vit.pixels import Entry, find_entry
 from keras_vit.train.front import apply_kept, list_kept
-from keras_vit.variants import ResNetVariant, ViTVariant
+from keras_vit.variants import Classifier, ResNetVariant, ViTVariant
+from keras_vit.weights import source
 from keras_vit.weights.restore import PositionResize, restore, state
 
 _NAME = r'"name": "[^"]*"'  # in JSON
@@ -46,13 +47,14 @@ def build_on_trunk(
         image_size: Side of the square images, in pixels.
         num_classes: Number of classes of the new head.
         bias: Initial bias of the new head.
-        **options: Further arguments of the model.
+        **options: Further arguments of the model. By default, `classifier` is what the weights were
+            trained with.
     """
-    classifier = (
-        "gap"
-        if isinstance(row, ResNetVariant)
-        else options.get("classifier") or resolve_classifier(row, None)
-    )
+    if isinstance(row, ResNetVariant):
+        classifier = "gap"
+    else:
+        options["classifier"] = options.get("classifier") or _find_classifier(row, weights)
+        classifier = options["classifier"]
     if classifier not in POOLING_OF:
         raise ValueError(
             f"`classifier` must be one of {', '.join(POOLING_OF)}. Received: {classifier!r}."
@@ -65,6 +67,14 @@ def build_on_trunk(
     return ClassTokenModel(
         trunk.input, classify(trunk.output, num_classes, bias=bias), name=trunk.name
     )
+
+
+def _find_classifier(row: ViTVariant, weights: str | os.PathLike | None) -> Classifier:
+    """Returns the classifier of a file of weights, or that of the row."""
+    found = None if weights is None else source.find(row.name, weights, variant=row)
+    if found is None or found.is_tag:
+        return resolve_classifier(row, None)
+    return source.find_classifier(row, source.load(found)) or resolve_classifier(row, None)
 
 
 def copy_with_new_head(

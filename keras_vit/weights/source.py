@@ -128,22 +128,26 @@ class Pretrained:
 
 
 def find_classifier(variant: ViTVariant, pretrained: Pretrained) -> Classifier | None:
-    """Returns the classifier that the head of the weights was trained for, if they tell; None for
-    that of the row.
+    """Returns what the head of the weights reads, or, without a head, what a new one can read; None
+    if the weights do not tell, for the classifier of the row.
     """
     arrays = pretrained.arrays
-    if "predictions/kernel" not in arrays:
-        return None
-    if arrays["predictions/kernel"].shape[0] == 2 * variant.width:
+    has_head = "predictions/kernel" in arrays
+    if has_head and arrays["predictions/kernel"].shape[0] == 2 * variant.width:
         return "token_gap"  # the linear classifiers of DINOv2
-    if pretrained.classifier is not None:
+    if has_head and pretrained.classifier is not None:
         return pretrained.classifier
-    if "pooled_norm/gamma" in arrays and variant.classifier == "token":
+    if "embedding/kernel" not in arrays:  # not a whole encoder
+        return None
+    if "map_head/probe" in arrays:
+        return "map"
+    has_token, has_pooled_norm = "class_token/cls" in arrays, "pooled_norm/gamma" in arrays
+    if variant.classifier == "token" and (has_pooled_norm or not has_token):
         return "gap"  # timm's `global_pool="avg"`: the mean of the patches, then its norm
-    if variant.classifier == "map" and "map_head/probe" not in arrays:
+    if variant.classifier == "map":
         return "gap"  # SiglipForImageClassification
-    has_token = "class_token/cls" in arrays and "encoder_norm/gamma" in arrays
-    if variant.classifier == "gap" and has_token and "pooled_norm/gamma" not in arrays:
+    has_norm = "encoder_norm/gamma" in arrays and not has_pooled_norm
+    if variant.classifier == "gap" and has_head and has_token and has_norm:
         return "token"  # MAE, fine-tuned without the mean of the patches
     return None
 

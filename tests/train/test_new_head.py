@@ -14,6 +14,7 @@ scipy_ndimage = pytest.importorskip("scipy.ndimage")
 
 import keras_vit  # noqa: E402
 from keras_vit.devices import DevicesConfig  # noqa: E402
+from keras_vit.options import POOLING_OF  # noqa: E402
 from keras_vit.pixels import pixels_of  # noqa: E402
 from keras_vit.train import DataConfig, FinetuneConfig, LoopConfig, RunConfig, load_config  # noqa: E402
 from keras_vit.train.finetune_recipe import settle  # noqa: E402
@@ -90,6 +91,32 @@ def test_training_starts_with_logits_of_zero_and_the_loss_of_guessing(
     assert logits.shape == (3, 5) and not logits.any()
     losses = keras.ops.convert_to_numpy(softmax_cross_entropy(np.array([0, 3, 4]), logits))
     np.testing.assert_allclose(losses, math.log(5), rtol=1e-6)
+
+
+@pytest.mark.parametrize("top", [True, False])
+@pytest.mark.parametrize(
+    ("fields", "classifier"),
+    [
+        ({}, "token"),
+        ({}, "gap"),
+        ({}, "map"),
+        ({"norm_after_pooling": True, "class_token": True}, "gap"),  # timm's mean
+        ({"classifier": "gap"}, "gap"),
+        ({"classifier": "map"}, "map"),
+    ],
+)
+def test_a_new_head_reads_what_the_weights_were_trained_with(fields, classifier, top, tmp_path):
+    row = replace(ROW, **fields)
+    without = {"include_top": False, "pooling": POOLING_OF[classifier]}
+    model = trained(row=row, classifier=classifier, **({} if top else without))
+    keras_vit.save_checkpoint(model, tmp_path / "tiny.npz")
+    asked = replace(row, norm_after_pooling=False, class_token=False)  # the file tells
+    tuned = build_on_trunk(asked, tmp_path / "tiny.npz", 32, 5)
+    before = model.get_layer("predictions").input if top else model.output
+    expected = keras.Model(model.input, before)(images(32))
+    found = keras.Model(tuned.input, tuned.layers[-1].input)(images(32))
+    assert np.ptp(expected) > 0.1
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(("loss", "bias"), [("softmax", 0.0), ("sigmoid", -math.log(5))])
