@@ -473,7 +473,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_in(
         "keras_vit/evaluate/classifier.py",
         "tests/evaluate/test_classifier.py",
-        ('"map" if "map_head/probe" in arrays else "gap"', '"gap"'),
         ('.rstrip("\\n").split("\\n")', '.split("\\n")'),
     ),
     *_in(
@@ -1005,6 +1004,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "tests/train/test_new_head.py",
         ("classify(features, num_classes, bias=bias)", "classify(features, num_classes)"),
         ("for step in list_kept(find_entry(model)):", "for step in ():"),
+        ("source.find_classifier(row, source.load(found)) or resolve", "resolve"),
     ),
     *_in(
         "keras_vit/train/front.py",
