@@ -167,10 +167,10 @@ def test_fractals_of_another_size_are_other_data():
     assert len(contents) == 2
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def built(tmp_path_factory):
     """A data set of TensorFlow Datasets, written to disk by its own writer: 7 training and 3 test
-    images.
+    images. A process registers its name once, so it is made once in a process.
     """
     tfds = pytest.importorskip("tensorflow_datasets")
     folder = tmp_path_factory.mktemp("tfds")
