@@ -77,9 +77,10 @@ def on_post_build(config: MkDocsConfig) -> None:
 def _mend_search(site: Path) -> None:
     """Lets the search tell terms with digits apart.
 
-    lunr 2.3.9 identifies a node of its terms by characters and numbers of other nodes with nothing
-    between them: "1" before node 23 and "12" before node 3 are equal to it. It then finds terms that
-    no page has, and the query fails: "No matching documents". Here a comma ends each number.
+    lunr 2.3.9 stores its terms as a graph. It names a node by the next characters, each followed by
+    the number of the node that it leads to. A node with "a" to node 5 and "1" to node 7 has the same
+    name, a517, as one with "a" to node 517, so lunr merges the two. It then finds terms that no page
+    has, and the query fails: "No matching documents". Here a comma ends each number.
     """
     (script,) = (site / "assets/javascripts/workers").glob("search.*.min.js")
     text = script.read_text(encoding="utf-8")

@@ -47,8 +47,7 @@ def build_on_trunk(
         image_size: Side of the square images, in pixels.
         num_classes: Number of classes of the new head.
         bias: Initial bias of the new head.
-        **options: Further arguments of the model. By default, `classifier` is what the weights were
-            trained with.
+        **options: Further arguments of the model. Default of `classifier`: that of the weights.
     """
     if isinstance(row, ResNetVariant):
         classifier = "gap"
