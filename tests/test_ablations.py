@@ -1776,7 +1776,8 @@ def write_page(folder: Path) -> str:
 
 def test_without_results_the_page_says_that_no_study_has_run(tmp_path: Path):
     page = write_page(tmp_path)
-    assert page.count("| not run |") == len(STUDIES) and "## " not in page
+    assert page.count("| not run | - |") == len(STUDIES) and "## " not in page
+    assert "| all studies |  |  |  | 0.0 |" in page and "claim of the paper" not in page
     assert RULE[:40] in page.replace("\n", " ")
     assert [path.name for path in (tmp_path / "docs").iterdir()] == ["results.md"]
 
@@ -1789,7 +1790,8 @@ def test_the_page_is_made_of_the_rows_alone_with_the_same_bytes(tmp_path: Path):
     before = [path.read_bytes() for path in files]
     assert before[1][:4] == b"\x89PNG" and str(tmp_path).encode() not in before[0]
     # 4 arms with 3 rates and 3 seeds
-    assert "| finished: 24 trials |" in page and "| trials | 24, finished |" in page
+    assert "| finished: 24 trials | 0.0, of 0 of 24 trials |" in page
+    assert "| trials | 24, finished |" in page
     for words in (
         "The paper (D.1, Table 7): Pre-trained with Adam, ResNets are better on average than",
         "| seeds | 3 |",
@@ -1824,6 +1826,9 @@ def test_an_unfinished_study_has_no_verdict_on_the_page(tmp_path: Path):
     page = write_page(tmp_path)
     assert "| trials | 18 of 28: learning rates are still compared, and their grid may" in page
     assert "| 18 of 28 trials |" in page and "holds:" not in page
+    section = "| [Adam or SGD for ResNets](#adam-or-sgd-for-resnets) |"
+    assert f"{section} Adam is better than SGD: smaller ResNet. | not judged: a smoke run |" in page
+    assert "|  | Adam is better than SGD: larger ResNet. | not judged: a smoke run |" in page
     hours = [{**each, "seconds": 9000.0, "cpu_seconds": 5400.0} for each in rows[:2]]
     title = "processor hours, sum over the trials"
     facts = dict(list_facts("optimizer", study_of_plan(plan), hours, plan))

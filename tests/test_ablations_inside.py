@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -190,6 +191,7 @@ def test_a_study_is_looked_into_and_shown(tmp_path: Path, monkeypatch):
     with open(path, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerows([COLUMNS, [*other[:-1], json.dumps(other.values)]])
+    empty = path.read_bytes()
     found = look_inside(schedule, "class_token", 3)
     assert shown == [("digits test", NUM_IMAGES)] * 3
     whole = sources.digits("test")  # folders are in the order of their classes, so a draw is needed
@@ -211,8 +213,9 @@ def test_a_study_is_looked_into_and_shown(tmp_path: Path, monkeypatch):
         "explained_variance": (3, filters),
     }
     assert [each.seed for each in of["explained_variance"]] == [0, 1, 2]
-    # again, the same bytes
+    # again, from the models, the same bytes
     before = path.read_bytes()
+    path.write_bytes(empty)
     look_inside(schedule, "class_token", 3)
     assert path.read_bytes() == before
 
@@ -228,6 +231,22 @@ def test_a_study_is_looked_into_and_shown(tmp_path: Path, monkeypatch):
     assert all(any(name in line for line in page) for name in pictures)
 
 
+def test_only_the_runs_that_the_file_does_not_describe_need_their_weights(tmp_path: Path):
+    schedule, _ = make_study_folder(tmp_path)
+    runs, path = tmp_path / "runs" / "class_token", tmp_path / "results" / FILE
+    two = look_inside(schedule, "class_token", 2)
+    for seed in (0, 1):  # trained on another machine
+        shutil.rmtree(runs / f"seed_{seed}")
+    three = look_inside(schedule, "class_token", 3)
+    assert three[: len(two)] == two and {each.seed for each in three[len(two) :]} == {2}
+    assert read_findings(path) == three
+    # rows of a run that was repeated with other weights are not kept
+    table = tmp_path / "results" / "trials.csv"
+    table.write_text(table.read_text().replace(f"{1:064x}", f"{7:064x}"))
+    with pytest.raises(ValueError, match=r"seed_1 does not hold the run of the row of class_token"):
+        look_inside(schedule, "class_token", 3)
+
+
 def test_the_page_of_results_shows_what_is_inside(tmp_path: Path):
     schedule, _ = make_study_folder(tmp_path)
     look_inside(schedule, "class_token", 3)
@@ -239,7 +258,10 @@ def test_the_page_of_results_shows_what_is_inside(tmp_path: Path):
         write_results(tmp_path / "all", tmp_path / name)
         pages.append({each.name: each.read_bytes() for each in (tmp_path / name).iterdir()})
     assert pages[0] == pages[1] and "results_class_token_class_token_distance.png" in pages[0]
-    assert b"### Inside the trained models: class token" in pages[0]["results.md"]
+    text = pages[0]["results.md"].decode()
+    assert "### Inside the trained models: class token" in text
+    # in the table of all claims, and in that of the models
+    assert text.count("| Attention distance increases with depth: last layer minus first. |") == 2
 
 
 def test_findings_of_other_runs_are_not_shown(tmp_path: Path):

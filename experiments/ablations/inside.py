@@ -61,8 +61,9 @@ class Finding(NamedTuple):
 
 
 def look_inside(schedule: Schedule, name: str, seeds: int) -> list[Finding]:
-    """Measures the trained models of an arm or of a start, and writes `inside.csv`. Rows of other
-    arms are kept.
+    """Measures the trained models of an arm or of a start, and writes `inside.csv`. The rows that it
+    already has of these runs, and those of other arms, are kept: only the runs without rows need
+    their weights, for example those of seeds that were added later, on another machine.
 
     Args:
         schedule: The study, the folder of its runs, and its results.
@@ -73,8 +74,8 @@ def look_inside(schedule: Schedule, name: str, seeds: int) -> list[Finding]:
         The findings of `name`.
 
     Raises:
-        ValueError: If there is no such arm, a seed has no row yet, its weights are not those of the
-            row, or the model has no attention.
+        ValueError: If there is no such arm, a seed has no row in `trials.csv` yet, the weights of a
+            run to measure are not those of its row, or the model has no attention.
     """
     study = schedule.study
     if name not in (*study.arms, *study.starts):
@@ -91,13 +92,13 @@ def look_inside(schedule: Schedule, name: str, seeds: int) -> list[Finding]:
         )
     config = study.arms[name].config if name in study.arms else study.starts[name]
     data = study.arms[name].config.run if name in study.arms else study.find_downstream(name)
-    found = [
-        finding
-        for seed, row in sorted(trained.items())
-        for finding in _measure(name, config, data, schedule.folder, row)
-    ]
     path = schedule.results.folder / FILE
-    others = [finding for finding in read_findings(path) if finding.arm != name]
+    known, found = read_findings(path), []
+    for seed, row in sorted(trained.items()):
+        run = (name, seed, row["state_sha256"])
+        measured = [finding for finding in known if finding[: len(run)] == run]
+        found += measured or _measure(name, config, data, schedule.folder, row)
+    others = [finding for finding in known if finding.arm != name]
     order = [*study.arms, *study.starts]
     rows = sorted([*others, *found], key=lambda row: order.index(row.arm))
     write_csv(path, COLUMNS, [[*row[:-1], json.dumps(row.values)] for row in rows])

@@ -139,7 +139,12 @@ def make_inside(
 
 
 def make_inside_verdicts(findings: Sequence[Finding], plan: Mapping[str, Any]) -> str:
-    """Returns the table of verdicts on one arm.
+    """Returns the table of verdicts on one arm. Its arguments are those of `judge_inside`."""
+    return table(["claim", "here"], judge_inside(findings, plan))
+
+
+def judge_inside(findings: Sequence[Finding], plan: Mapping[str, Any]) -> list[list[str]]:
+    """Returns the claims of the paper about the insides of models, each with the verdict on one arm.
 
     Args:
         findings: The rows of this arm.
@@ -154,12 +159,11 @@ def make_inside_verdicts(findings: Sequence[Finding], plan: Mapping[str, Any]) -
             return f"not decided: measured in {len(arrays[quantity])} of {plan['seeds']} runs"
         return judge([value(array) for array in arrays[quantity].values()], unit, digits=digits)
 
-    lines = [
+    return [
         [words, give_verdict(quantity, *rest)]
         for words, quantity, *rest in CLAIMS
         if quantity in arrays
     ]
-    return table(["claim", "here"], lines)
 
 
 def draw_inside(docs: Path, start: str, arrays: Arrays, uniform: float) -> dict[str, str]:

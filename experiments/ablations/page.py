@@ -1,6 +1,7 @@
 """The page of results: all studies that have rows, with their verdicts.
 
 It depends on `trials.csv` and `study.json` of each study alone: the same files give the same bytes.
+It begins with two tables of all studies: their states, and the verdicts on the claims of the paper.
 An unfinished study is shown with its rows so far. What does not live here: the tables, verdicts and
 pictures of one study (`ablations/report.py`), and the script (`results.py`).
 """
@@ -11,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ablations.arms import STEPS, VARIANT, Arm, Study, make_base
-from ablations.inside import FILE, check_runs, read_findings
-from ablations.inside_page import make_inside
+from ablations.inside import FILE, Finding, check_runs, read_findings
+from ablations.inside_page import judge_inside, make_inside
 from ablations.plan import show_command, study_of
 from ablations.rates import find_tried, list_stuck, next_rates
 from ablations.report import (
@@ -22,6 +23,7 @@ from ablations.report import (
     make_start_table,
     make_verdict_table,
     select_tested,
+    verdict,
     wrap,
 )
 from ablations.rows import Results, Row
@@ -43,7 +45,7 @@ def write_results(results: Path, docs: Path) -> Path:
     Raises:
         ValueError: If the rows of a study are damaged, or belong to another study or other configs.
     """
-    parts, states = [], []
+    parts, states, claims, times = [], [], [], []
     for name in STUDIES:
         found = Results(results / name)
         rows, plan = found.rows(), found.plan()
@@ -51,7 +53,7 @@ def write_results(results: Path, docs: Path) -> Path:
         if not rows:
             picture.unlink(missing_ok=True)
             study = make_study(name, "cifar10", DATA)
-            states.append([study.title, f"`{name}`", shorten_source(study), "not run"])
+            states.append([study.title, f"`{name}`", shorten_source(study), "not run", "-"])
             continue
         if plan.get("study") != name:
             raise ValueError(
@@ -62,14 +64,61 @@ def write_results(results: Path, docs: Path) -> Path:
         draw(picture, study, select_tested(study, rows, plan["seeds"]), plan["seeds"])
         done, total = count_trials(study, rows, plan["seeds"])
         state = f"finished: {total} trials" if done == total else f"{done} of {total} trials"
-        states.append([study.title, f"`{name}`", shorten_source(study), state])
+        hours, link = describe_hours(rows), _link(study.title)
+        states.append([link, f"`{name}`", shorten_source(study), state, hours])
+        times += rows
         parts += make_section(name, study, rows, plan)
         findings = read_findings(results / name / FILE)
         check_runs(results / name / FILE, findings, rows)
         parts += make_inside(plan, study, findings, docs)
-    page = [*make_introduction(), table(["study", "name", "in the paper", "state"], states), *parts]
-    write_text(docs / "results.md", "\n\n".join(page) + "\n")
+        judged = judge_published(study, rows, findings, plan)
+        claims += [["" if number else link, *line] for number, line in enumerate(judged)]
+    page = make_introduction()
+    states.append(["all studies", "", "", "", describe_hours(times)])
+    page += [table(["study", "name", "in the paper", "state", "processor hours"], states)]
+    if claims:
+        page += [
+            "The claims of the paper and the verdicts on them, with the test accuracy:",
+            table(["study", "claim of the paper", "here"], claims),
+        ]
+    write_text(docs / "results.md", "\n\n".join([*page, *parts]) + "\n")
     return docs / "results.md"
+
+
+def judge_published(
+    study: Study, rows: Sequence[Row], findings: Sequence[Finding], plan: Mapping[str, Any]
+) -> list[list[str]]:
+    """Returns the claims of a study that the paper makes, each with the verdict on it.
+
+    Args:
+        study: The study.
+        rows: All rows of its `trials.csv`.
+        findings: All rows of its `inside.csv`.
+        plan: Its `study.json`.
+    """
+    tested = select_tested(study, rows, plan["seeds"])
+    lines = [
+        [claim.words, verdict(claim, study, tested, "test", plan)]
+        for claim in study.claims
+        if claim.is_judged and claim.is_published
+    ]
+    for arm in dict.fromkeys(finding.arm for finding in findings):
+        lines += judge_inside([finding for finding in findings if finding.arm == arm], plan)
+    return lines
+
+
+def describe_hours(rows: Sequence[Row]) -> str:
+    """Returns the time of one processor core that all trials took together, in hours. Rows of old
+    versions have none.
+    """
+    times = [row["cpu_seconds"] for row in rows if row["cpu_seconds"]]
+    known = f", of {len(times):,} of {len(rows):,} trials" if len(times) < len(rows) else ""
+    return f"{sum(times) / 3600:.1f}{known}"
+
+
+def _link(title: str) -> str:
+    """Returns a link to the section of this page with a title, as MkDocs and GitHub name sections."""
+    return f"[{title}](#{title.lower().replace(' ', '-')})"
 
 
 def shorten_source(study: Study) -> str:
@@ -147,7 +196,6 @@ def list_facts(
 ) -> list[list[str]]:
     """Returns the table of the state of a study. Its arguments are those of `make_section`."""
     images = next((row["test_images"] for row in rows if row["test_images"]), None)
-    times = [row["cpu_seconds"] for row in rows if row["cpu_seconds"]]
     folder = f"../experiments/results/{name}"
     command = join_command(["python", *show_command(plan), f"--seeds={plan['seeds']}"])
     return [
@@ -155,11 +203,7 @@ def list_facts(
         ["trials", describe_state(study, rows, plan["seeds"])],
         ["seeds", str(plan["seeds"])],
         ["test images", "-" if images is None else f"{images:,}"],
-        [
-            "processor hours, sum over the trials",
-            f"{sum(times) / 3600:.1f}"
-            + (f", of {len(times)} of {len(rows)} trials" if len(times) < len(rows) else ""),
-        ],
+        ["processor hours, sum over the trials", describe_hours(rows)],
         ["processors", count_processors(rows)],
         ["files", f"[trials.csv]({folder}/trials.csv), [study.json]({folder}/study.json)"],
     ]
