@@ -55,6 +55,7 @@ from ablations.arms import (  # noqa: E402
     Claim,
     Study,
     better,
+    difference,
     make_finetuned,
     make_rate_config,
     make_seed_config,
@@ -63,6 +64,7 @@ from ablations.arms import (  # noqa: E402
 from ablations.page import (  # noqa: E402
     count_trials,
     describe_state,
+    judge_published,
     list_facts,
     write_results,
 )
@@ -1849,6 +1851,15 @@ def test_the_page_says_what_is_left_of_a_study(monkeypatch):
     monkeypatch.setattr("ablations.rates.WIDENINGS", 0)
     stuck = describe_state(study, at_edge, 2)
     assert stuck.startswith("6 of 10; the study has stopped: vit: the best learning rate is not")
+
+
+def test_the_first_table_has_the_claims_of_the_paper_alone():
+    ours = better("resnet", "vit", "ResNet is better.", is_published=False)
+    study = toy((ours, CLAIM, difference("vit", "resnet", "A difference.")))
+    rows = rows_of([0.60, 0.61, 0.62], [0.50, 0.52, 0.51])
+    # 10, 9 and 11: 10 ± 4.303 * 1 / sqrt(3)
+    expected = [["ViT is better.", "holds: +10.0 [+7.5, +12.5] points"]]
+    assert judge_published(study, rows, [], plan_of(3)) == expected
 
 
 @pytest.mark.parametrize("plan", ["of another study", "gone"])

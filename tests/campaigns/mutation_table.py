@@ -660,6 +660,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "tests/test_ablations_inside.py",
         ('if measured != row["state_sha256"]', "if not measured"),
         ("if finding.arm != name]", "if finding.arm == name]"),
+        ("finding[: len(run)] == run", "finding[:2] == run[:2]"),
+        ("found += measured or _measure", "found += _measure"),
     ),
     *_in(
         "experiments/ablations/inside_page.py",
@@ -677,6 +679,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("picture.unlink(missing_ok=True)", "pass"),
         ("sum(times) / 3600", "len(times)"),
         ("if len(times) < len(rows)", "if False"),
+        ("if claim.is_judged and claim.is_published", "if claim.is_judged"),
     ),
     *_in(
         "experiments/ablations/rates.py",
