@@ -45,7 +45,7 @@ def write_results(results: Path, docs: Path) -> Path:
     Raises:
         ValueError: If the rows of a study are damaged, or belong to another study or other configs.
     """
-    parts, states, claims, times = [], [], [], []
+    parts, states, claims, trials = [], [], [], []
     for name in STUDIES:
         found = Results(results / name)
         rows, plan = found.rows(), found.plan()
@@ -66,7 +66,7 @@ def write_results(results: Path, docs: Path) -> Path:
         state = f"finished: {total} trials" if done == total else f"{done} of {total} trials"
         hours, link = describe_hours(rows), _link(study.title)
         states.append([link, f"`{name}`", shorten_source(study), state, hours])
-        times += rows
+        trials += rows
         parts += make_section(name, study, rows, plan)
         findings = read_findings(results / name / FILE)
         check_runs(results / name / FILE, findings, rows)
@@ -74,7 +74,7 @@ def write_results(results: Path, docs: Path) -> Path:
         judged = judge_published(study, rows, findings, plan)
         claims += [["" if number else link, *line] for number, line in enumerate(judged)]
     page = make_introduction()
-    states.append(["all studies", "", "", "", describe_hours(times)])
+    states.append(["all studies", "", "", "", describe_hours(trials)])
     page += [table(["study", "name", "in the paper", "state", "processor hours"], states)]
     if claims:
         page += [
