@@ -48,9 +48,9 @@ trial in this process, without a row; the start of an arm must be in `--workdir`
 learning rate of a seed whose rate is not in `--results`.
 `--again=N` runs a random sample of N tested trials again, with their starts, in `<workdir>/again`,
 and compares weights and accuracies with the rows; if one differs, the exit code is 1.
-`--inside=<arm or start>` measures its trained models, one for each seed, whose folders must be in
-`--workdir`: attention distance by depth, similarity of the position embeddings, and filters
-(Figure 7). The rows are in `inside.csv` in `--results`.
+`--inside=<arm or start>` measures its trained models, one for each seed: attention distance by
+depth, similarity of the position embeddings, and filters (Figure 7). The rows are in `inside.csv`
+in `--results`; the models without rows must be in `--workdir`.
 `--config.<field>=value` changes a field in every arm, except the fields that the arms differ in.
 `--parallel` works as in `sweep.py`. On two CPU cores, use --parallel=2 with one thread each: set
 OMP_NUM_THREADS=1, TF_NUM_INTRAOP_THREADS=1 and TF_NUM_INTEROP_THREADS=1. The number of threads

@@ -2,9 +2,9 @@
 
     python experiments/results.py [--results=experiments/results] [--docs=docs]
 
-It reads the files `trials.csv` and `study.json` of each folder `<study>` in `--results`, and writes
-`results.md` and a picture `results_<study>.png` for each study into `--docs`. The same files give
-the same bytes.
+It reads `trials.csv`, `study.json` and, if it exists, `inside.csv` of each folder `<study>` in
+`--results`, and writes `results.md` and pictures `results_<study>*.png` for each study into
+`--docs`. The same files give the same bytes.
 """
 
 from pathlib import Path

@@ -1,6 +1,7 @@
 """The page of results: all studies that have rows, with their verdicts.
 
-It depends on `trials.csv` and `study.json` of each study alone: the same files give the same bytes.
+It depends on `trials.csv`, `study.json` and `inside.csv` of each study alone: the same files give
+the same bytes.
 It begins with two tables of all studies: their states, and the verdicts on the claims of the paper.
 An unfinished study is shown with its rows so far. What does not live here: the tables, verdicts and
 pictures of one study (`ablations/report.py`), and the script (`results.py`).
