@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -35,6 +36,7 @@ pytest.importorskip("psutil")
 import keras_vit  # noqa: E402
 from keras_vit import cost  # noqa: E402
 from keras_vit.data import sources  # noqa: E402
+from keras_vit.data.order import examples_at  # noqa: E402
 from keras_vit.devices import Devices  # noqa: E402
 from keras_vit.train import DevicesConfig, Diverged, FinetuneConfig, inputs  # noqa: E402
 from keras_vit.train.checkpoints import Checkpoints  # noqa: E402
@@ -322,7 +324,10 @@ def test_models_of_these_studies_have_the_compute_of_the_small_level(name: str, 
         ("self_supervision", {"1": 500, "2": 1000, "10": 5000, "100": 50_000}),
         ("transfer", {"100": 100, "1000": 1000, "10000": 10_000}),
         ("resolution", {"same": 5000, "interpolated": 5000, "new": 5000}),
-        ("pretraining_size", {"1000": 2000, "5000": 2000, "25000": 2000, "125000": 2000}),
+        (
+            "pretraining_size",
+            {"1000": 2000, "5000": 2000, "25000": 2000, "125000": 2000, "endless": 2000},
+        ),
     ],
 )
 def test_numbers_of_labels(name: str, counts: dict):
@@ -372,7 +377,7 @@ def test_each_arm_fine_tunes_the_model_of_its_start(name: str, size: str):
         assert start.run.data.kind == "fractals" or start.run.data.test == ""
 
 
-def test_sizes_of_the_pre_training_sets_and_the_one_pass_over_the_largest():
+def test_sizes_of_the_pre_training_sets_and_one_pass_over_a_part_of_the_stream():
     starts, counts, of_data = study_of("pretraining_size").starts, {}, {}
     for name, start in starts.items():
         data = start.run.data  # of the three families the same
@@ -381,9 +386,22 @@ def test_sizes_of_the_pre_training_sets_and_the_one_pass_over_the_largest():
         source, validation = of_data[data]
         counts[name] = source.num_examples
         assert validation is None and len(source.class_names) == 200
-        assert name.endswith(f"_{source.num_examples}")
+        assert name.endswith(
+            "_endless" if source.num_examples == 625_000 else f"_{source.num_examples}"
+        )
         assert start.run.loop.total_steps * start.run.batch_size == 128_000
-    assert {*counts.values()} == {1000, 5000, 25_000, 125_000} and len(counts) == 12
+    sizes = {1000: 3, 5000: 3, 25_000: 3, 125_000: 3, 625_000: 3}  # a start for each family
+    assert Counter(counts.values()) == sizes
+    # the first images of the stream are those of the largest set
+    *_, largest, stream = sorted(
+        (of_data[data][0] for data in of_data), key=lambda x: x.num_examples
+    )
+    for index in (0, 7, 124_999):
+        one, other = (source.read(tf.constant(index, tf.int64)) for source in (largest, stream))
+        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    # a run sees no image of the stream twice
+    epochs, seen = examples_at(tf.range(128_000, dtype=tf.int64), stream.num_examples, seed=3)
+    assert not np.any(epochs) and len(np.unique(seen)) == 128_000
 
 
 def test_starts_of_self_supervision_differ_in_their_task_alone():
@@ -424,7 +442,7 @@ def test_in_the_resolution_study_only_one_arm_has_new_positions():
         # the ViT gains 25, the ResNet 10
         (
             "pretraining_size",
-            2,
+            3,
             {"vit_1000": 30, "vit_125000": 55, "resnet_1000": 35, "resnet_125000": 45},
             15,
         ),

@@ -563,23 +563,26 @@ def _data_size(base: PretrainConfig, smoke: bool) -> Study:
 
 
 def _pretraining_size(base: PretrainConfig, smoke: bool) -> Study:
-    num_classes, each = (8, (2, 20)) if smoke else (200, (5, 25, 125, 625))
+    # images per class; of the stream a run sees a part, and no image twice
+    num_classes, each, stream = (8, (2, 20), 1000) if smoke else (200, (5, 25, 125, 625), 3125)
     sizes = [num_classes * count for count in each]
+    sets = {str(size): (f"{size:,} images", size // num_classes) for size in sizes}
+    sets["endless"] = "endless stream", stream
+    steps = SMOKE_STEPS if smoke else 1000
     fractals = load_config(str(CONFIGS / "fractals_cifar10.py")).run.data
     run = _make_fine_tuning(base, smoke, BEST_SGD, 200)
     run = _take_share(run, 0.5 if smoke else 0.04)
     starts, arms = {}, {}
     for family, config in _make_equal_models(base, smoke).items():
-        for count, size in zip(each, sizes, strict=True):
+        for size, (title, count) in sets.items():
             data = replace(fractals, num_classes=num_classes, images_per_class=count, test="")
-            steps = SMOKE_STEPS if smoke else 1000
             settings = change_steps(replace(config.run, data=data), steps)
             optimizer = replace(settings.optimizer, learning_rate=BEST_RATES[family])
             settings = replace(settings, optimizer=optimizer)
             name = f"{family.lower()}_{size}"
             starts[f"fractals_{name}"] = replace(config, run=settings)
             arms[name] = make_finetuned(
-                f"{family}, {size:,} images",
+                f"{family}, {title}",
                 config,
                 run,
                 start=f"fractals_{name}",
@@ -595,16 +598,18 @@ def _pretraining_size(base: PretrainConfig, smoke: bool) -> Study:
         ),
         about=(
             "This study pre-trains a ViT, a hybrid and a ResNet of equal compute on {classes} classes of "
-            "generated fractals, with labels, on {numbers} images, with equal steps and settings; "
-            "smaller sets are part of larger ones. Pre-trainings have the learning rate that is best "
-            "for their model on CIFAR-10 (study `hybrid`), and no early stopping. Then 5-shot "
+            "generated fractals, with labels, on {numbers} images and on an endless stream: of "
+            "{stream:,} images a run sees {seen:,}, none of them twice. All have equal steps and "
+            "settings, and smaller sets are part of larger ones. Pre-trainings have the learning rate "
+            "that is best for their model on CIFAR-10 (study `hybrid`), and no early stopping. Then 5-shot "
             "regression on the frozen features, which are wider in the ResNet, and fine-tuning on "
-            "{labels} labels of CIFAR-10. The largest set is seen once in pre-training, so it equals "
-            "an endless stream of images. The paper pre-trains on ImageNet, ImageNet-21k and JFT-300M "
+            "{labels} labels of CIFAR-10. The paper pre-trains on ImageNet, ImageNet-21k and JFT-300M "
             "(Figure 3), and on 9 to 303 million images of JFT-300M (Figure 4)."
         ).format(
             classes=num_classes,
             numbers=", ".join(f"{size:,}" for size in sizes),
+            stream=num_classes * stream,
+            seen=steps * base.run.batch_size,
             labels="half of the" if smoke else "2,000",
         ),
         arms=arms,
@@ -612,20 +617,33 @@ def _pretraining_size(base: PretrainConfig, smoke: bool) -> Study:
             better(
                 f"resnet_{least}",
                 f"vit_{least}",
-                "After the smallest pre-training set the ResNet transfers better than the ViT.",
+                f"After {least:,} images the ResNet transfers better than the ViT.",
             ),
             better(
                 f"vit_{most}",
                 f"resnet_{most}",
-                "After the largest pre-training set the ViT transfers better than the ResNet.",
+                f"After {most:,} images the ViT transfers better than the ResNet.",
+            ),
+            better(
+                "vit_endless",
+                "resnet_endless",
+                "After the endless stream the ViT transfers better than the ResNet.",
             ),
             Claim(
-                words="The ViT gains more from more pre-training data than the ResNet.",
+                words=f"From {least:,} to {most:,} images the ViT gains more than the ResNet.",
                 value=lambda a: (
                     a[f"vit_{most}"]
                     - a[f"vit_{least}"]
                     - (a[f"resnet_{most}"] - a[f"resnet_{least}"])
                 ),
+            ),
+            difference(
+                "vit_endless", f"vit_{most}", f"ViT: the endless stream minus {most:,} images."
+            ),
+            difference(
+                "resnet_endless",
+                f"resnet_{most}",
+                f"ResNet: the endless stream minus {most:,} images.",
             ),
         ),
         picture="pretraining",
