@@ -77,6 +77,7 @@ from ablations.rates import choose, find_winner, make_grid, next_rates  # noqa: 
 from ablations.report import (  # noqa: E402
     draw,
     find_differences,
+    make_arm_table,
     make_start_table,
     make_verdict_table,
     select_tested,
@@ -502,8 +503,11 @@ def test_gains_of_a_shape_are_points_for_each_doubling_of_compute():
     accuracies = {name: 40 + gain * doublings[name] for name, gain in gains.items()}
     accuracies |= {"base": 40.0, "all_x1.5": 46.0}
     # the depth gains 3 - 1 more than the width; of the others, the MLP gains the least, 2 - 1
-    expected = [2, 1, 5 * doublings["patch_size_x0.5"], 6]
+    smaller, deeper = (5 * doublings["patch_size_x0.5"], 3 * doublings["depth_x4"])
+    wider, mlp = doublings["width_x2"], 2 * doublings["mlp_dim_x4"]
+    expected = [2, 1, smaller, 6, deeper, wider, mlp, 6 - smaller]
     assert [claim.value(accuracies) for claim in study.claims] == pytest.approx(expected)
+    assert [claim.is_judged for claim in study.claims] == [True] * 4 + [False] * 4
 
 
 def test_positions_are_renewed_and_nothing_else(tmp_path: Path):
@@ -781,6 +785,9 @@ def row(arm: str, kind: str, rate: float, seed: int, **more) -> dict:
     }
 
 
+EQUAL = ("vit", "rate", 0.003, 0)  # arm, kind, learning rate and seed of a row
+
+
 def rows_of(vit: list, resnet: list) -> list[dict]:
     """Rows of a grid whose middle wins, and of tested runs with these accuracies."""
     rates = ((0.00033, 0.3), (0.001, 0.4), (0.003, 0.2))
@@ -821,7 +828,8 @@ def test_mean_and_sample_deviation():
 
 
 def test_what_is_equal_in_every_run_is_not_judged():
-    assert judge_values([0.0, 0.0, 0.0], "points") == "not decided: equal in every run"
+    words = "not decided: the arms are equal in every run"
+    assert judge_values([0.0, 0.0, 0.0], "points") == words
     assert judge_values([0.0, 0.1, 0.0], "points").startswith("not visible at this size: +0.0 [")
 
 
@@ -836,6 +844,22 @@ def test_what_is_equal_in_every_run_is_not_judged():
 )
 def test_the_interval_is_that_of_a_hand_computation(values: list, mean: float, half: float):
     assert find_interval(values) == pytest.approx((mean, mean - half, mean + half), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        # 2.53 ± 4.302653 * 1 / sqrt(3), whose lower end is 0.046 or -0.004
+        ([1.53, 2.53, 3.53], "holds: +2.53 [+0.05, +5.01] points"),
+        ([1.48, 2.48, 3.48], "not visible at this size: +2.480 [-0.004, +4.964] points"),
+        # an upper end of -0.016
+        ([-1.5, -2.5, -3.5], "does not hold: -2.50 [-4.98, -0.02] points"),
+        ([1.5, 2.5, 3.5], "holds: +2.50 [+0.02, +4.98] points"),
+        ([1e-9, 1e-9, 1e-9], "holds: +0.000 [+0.000, +0.000] points"),
+    ],
+)
+def test_an_end_of_the_interval_that_decides_is_not_rounded_to_zero(values: list, words: str):
+    assert judge_values(values, "points") == words
 
 
 @pytest.mark.parametrize("count", [3, 5, 20])
@@ -859,7 +883,7 @@ def test_the_interval_is_that_of_scipys_t_test(count: int):
         ),
         # the arms are paired by seed: their spread over the seeds is common to both
         ([0.60, 0.70, 0.80], [0.59, 0.69, 0.79], "holds: +1.0 [+1.0, +1.0] points"),
-        ([0.60, 0.70, 0.80], [0.60, 0.70, 0.80], "not decided: equal in every run"),
+        ([0.60, 0.70, 0.80], [0.60, 0.70, 0.80], "not decided: the arms are equal in every run"),
         ([0.60, 0.70], [0.50, 0.50], "not decided: 2 seeds, at least 3 needed"),
         ([0.61], [0.60], "not decided: 1 seed, at least 3 needed"),
         ([0.60, None, 0.61], [0.60, 0.60, 0.60], "not decided: A ViT is not finished"),
@@ -1057,6 +1081,14 @@ def test_the_grid_is_widened_where_the_winner_is_at_its_edge(tried: dict, furthe
 def test_of_equal_rates_the_smaller_one_wins():
     assert choose({0.003: 0.5, 0.001: 0.5, 0.009: 0.4}) == 0.001
     assert choose({0.003: None}) is None
+
+
+def test_the_table_names_the_rates_that_were_equal_to_the_winning_one():
+    rows = rows_of([0.6, 0.6, 0.6], [0.5, 0.5, 0.5])
+    extra = row("vit", "rate", 0.009, 0, held_out_accuracy=0.1)
+    rows = [{**each, "held_out_accuracy": 0.4} if key_of(each) == EQUAL else each for each in rows]
+    table = make_arm_table(toy(), [*rows, extra], 3)
+    assert table.count("| 0.001 (0.003 was equal) |") == 1 and table.count("| 0.001 |") == 1
 
 
 @pytest.mark.parametrize(
@@ -1847,8 +1879,9 @@ def test_an_unfinished_study_has_no_verdict_on_the_page(tmp_path: Path):
     assert "| trials | 18 of 28: learning rates are still compared, and their grid may" in page
     assert "| 18 of 28 trials |" in page and "holds:" not in page
     section = "| [Adam or SGD for ResNets](#adam-or-sgd-for-resnets) |"
-    assert f"{section} Adam is better than SGD: smaller ResNet. | not judged: a smoke run |" in page
-    assert "|  | Adam is better than SGD: larger ResNet. | not judged: a smoke run |" in page
+    smoke = "not judged: a smoke run | not judged: a smoke run |"
+    assert f"{section} Adam is better than SGD: smaller ResNet. | {smoke}" in page
+    assert f"|  | Adam is better than SGD: larger ResNet. | {smoke}" in page
     hours = [{**each, "seconds": 9000.0, "cpu_seconds": 5400.0} for each in rows[:2]]
     title = "processor hours, sum over the trials"
     facts = dict(list_facts("optimizer", study_of_plan(plan), hours, plan))
@@ -1875,9 +1908,11 @@ def test_the_first_table_has_the_claims_of_the_paper_alone():
     ours = better("resnet", "vit", "ResNet is better.", is_published=False)
     study = toy((ours, CLAIM, difference("vit", "resnet", "A difference.")))
     rows = rows_of([0.60, 0.61, 0.62], [0.50, 0.52, 0.51])
-    # 10, 9 and 11: 10 ± 4.303 * 1 / sqrt(3)
-    expected = [["ViT is better.", "holds: +10.0 [+7.5, +12.5] points"]]
-    assert judge_published(study, rows, [], plan_of(3)) == expected
+    # 10, 9 and 11: 10 ± 4.303 * 1 / sqrt(3); few-shot half of that
+    verdicts = ["holds: +5.0 [+3.8, +6.2] points", "holds: +10.0 [+7.5, +12.5] points"]
+    assert judge_published(study, rows, plan_of(3)) == [["ViT is better.", *verdicts]]
+    tested = judge_published(replace(study, metrics=("test",)), rows, plan_of(3))
+    assert tested == [["ViT is better.", "-", verdicts[1]]]
 
 
 @pytest.mark.parametrize("plan", ["of another study", "gone"])

@@ -29,6 +29,7 @@ from ablations.inside import (  # noqa: E402
     read_findings,
 )
 from ablations.inside_page import (  # noqa: E402
+    PAPER_UNIFORM,
     grow_with_depth,
     make_inside,
     make_inside_verdicts,
@@ -221,6 +222,8 @@ def test_a_study_is_looked_into_and_shown(tmp_path: Path, monkeypatch):
 
     page = make_inside(plan, schedule.study, found, tmp_path)
     assert page[0] == "### Inside the trained models: class token"
+    started = replace(schedule.study, starts={"class_token": None})
+    assert make_inside(plan, started, found, tmp_path)[0].startswith("### Inside the pre-trained m")
     assert f"over {NUM_IMAGES} test images" in page[1].replace("\n", " ")
     assert page[2].count("\n") == 1 + row.depth and "| not visible" in page[3]
     pictures = sorted(each.name for each in tmp_path.glob("results_*.png"))
@@ -260,7 +263,7 @@ def test_the_page_of_results_shows_what_is_inside(tmp_path: Path):
     assert pages[0] == pages[1] and "results_class_token_class_token_distance.png" in pages[0]
     text = pages[0]["results.md"].decode()
     assert "### Inside the trained models: class token" in text
-    # in the table of all claims, and in that of the models
+    # in the table of all such claims, and in that of the models
     assert text.count("| Attention distance increases with depth: last layer minus first. |") == 2
 
 
@@ -288,6 +291,10 @@ def test_a_hybrid_has_the_distances_of_its_tokens(tmp_path: Path):
     rows += [Finding(arm, 0, "0", "filter", 0, list(np.linspace(0, 1, 147)))]
     rows += [Finding(arm, 0, "0", "explained_variance", 0, [1.0])]
     places = [np.array(divmod(token, grid)) * stride for token in range(grid * grid)]
+    # ViT-L/16 at 224 pixels, as on the page: a class token attends, and is attended to, at distance 0
+    paper = [16 * np.array(divmod(token, 14)) for token in range(196)]
+    whole = np.mean([np.hypot(*(one - other)) for one in paper for other in paper]) * 196 / 197
+    assert round(whole, 1) == PAPER_UNIFORM
     uniform = np.mean([np.hypot(*(one - other)) for one in places for other in places])
     assert f"uniform attention it is {uniform:.1f} px" in " ".join(
         make_inside({"study": "hybrid", "size": "smoke", "seeds": 1}, study, rows, tmp_path)

@@ -30,6 +30,7 @@ from keras_vit.train.config import row_of
 from keras_vit.writing import table
 
 LEAST_DISTANCE = 3  # patches
+PAPER_UNIFORM = 115.9  # px: 14 x 14 patches of 16 pixels and a class token, which has distance 0
 Arrays = Mapping[str, Mapping[int, np.ndarray]]  # by quantity and by seed
 
 
@@ -44,8 +45,8 @@ def grow_with_depth(distances: np.ndarray) -> float:
 
 
 def prefer_near(similarity: np.ndarray) -> float:
-    """Returns minus the rank correlation of the distance of two patches and the similarity of their
-    position embeddings.
+    """Returns the rank correlation of the closeness of two patches, which is minus their distance,
+    and the similarity of their position embeddings.
 
     Args:
         similarity: (N, N) cosines; patches are numbered row by row in a square grid.
@@ -92,8 +93,8 @@ CLAIMS: tuple[tuple[str, str, Callable[[np.ndarray], float], str, int], ...] = (
         1,
     ),
     (
-        "Closer patches have more similar position embeddings: minus the rank correlation of "
-        "distance and similarity.",
+        "Closer patches have more similar position embeddings: rank correlation of closeness and "
+        "similarity.",
         SIMILARITY,
         prefer_near,
         "",
@@ -128,8 +129,9 @@ def make_inside(
         start = f"results_{plan['study']}_{arm}"
         drawn = draw_inside(docs, start, arrays, uniform)
         title = study.arms[arm].title if arm in study.arms else arm.replace("_", " ")
+        stage = "pre-trained" if arm in study.starts else "trained"
         part += [
-            f"### Inside the trained models: {title}",
+            f"### Inside the {stage} models: {title}",
             _explain(len(arrays[DISTANCE]), uniform),
             _make_layer_table([*arrays[DISTANCE].values()]),
             make_inside_verdicts(of_arm, plan),
@@ -228,8 +230,9 @@ def _explain(num_models: int, uniform: float) -> str:
     return wrap(
         f"The quantities of Figure 7, of {num_models} models. The attention distance of a "
         "head is the mean distance between a patch and the patches that it attends to, weighted by "
-        f"its attention, over {NUM_IMAGES} test images. With uniform attention it is {uniform:.1f} "
-        "px. In the paper, of ViT-L/16 with 24 layers at 224 pixels (uniform attention: 116.5 px), "
+        f"its attention, over {NUM_IMAGES} test images of CIFAR-10. With uniform attention it is "
+        f"{uniform:.1f} px: a head with a value near it may attend to all patches alike. In the "
+        f"paper, of ViT-L/16 with 24 layers at 224 pixels (uniform attention: {PAPER_UNIFORM} px), "
         "the heads of the lowest layers range from local to the whole image, and the mean grows with "
         "depth; of ViT-L/32, close patches and patches in the same row or column have similar "
         "position embeddings."

@@ -201,7 +201,7 @@ def _make_page(
         + (f", on {images:,} test images" if images else "")
         + f". {_explain_metrics(study, tested)}Each arm has the learning rate that is best on held-out "
         "training images. Compute: multiply-adds per image, relative to the first arm; exaFLOPs of "
-        "the training of one run, calculated from them.",
+        "the training of one run, without that of its start, calculated from them.",
         make_arm_table(study, rows, seeds),
     ]
     if study.claims:
@@ -335,11 +335,18 @@ def make_arm_table(study: Study, rows: Sequence[Row], seeds: int) -> str:
             f"{runs[0]['parameters']:,}" if runs else "-",
             f"{study.relative_compute(name):.2f}",
             f"{arm.exaflops:.2g}",
-            "not yet" if rate is None else f"{rate:g}",
+            "not yet" if rate is None else f"{rate:g}{_list_equal_rates(rows, name, rate)}",
             *(cell(tested, name, metric, seeds) for metric in study.metrics),
         ]
         lines.append(line + [_format_published(arm)] * bool(study.paper_label))
     return table(header, lines)
+
+
+def _list_equal_rates(rows: Sequence[Row], arm: str, rate: float) -> str:
+    """Returns the other rates whose accuracy equals that of the winning rate, as text."""
+    tried = find_tried(rows, arm)
+    others = [other for other in sorted(tried) if other != rate and tried[other] == tried.get(rate)]
+    return f" ({', '.join(f'{other:g}' for other in others)} was equal)" if others else ""
 
 
 def _make_rate_table(study: Study, rows: Sequence[Row]) -> str:

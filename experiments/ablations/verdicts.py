@@ -7,7 +7,8 @@ Values that are 0 for every seed decide nothing: the arms have the same runs, su
 best learning rates are equal.
 
 The interval covers the variation between seeds. It does not cover the choice of the test set, and
-it is not corrected for the number of claims.
+it is not corrected for the number of claims. Numbers have as many decimals as the ends of the
+interval need to differ from 0, at most three.
 """
 
 import math
@@ -18,6 +19,7 @@ from scipy.stats import t as student
 
 LEAST_SEEDS = 3
 CONFIDENCE = 0.95
+MOST_DIGITS = 3
 RULE = (
     "The verdict on a claim: its value is computed for each seed; the brackets are the 95 % interval "
     "of the mean, mean ± t(0.975, n - 1) · s / √n over n seeds. Above 0 the claim holds, below 0 it "
@@ -46,7 +48,7 @@ def judge(values: Sequence[float], unit: str, *, digits: int = 1, is_judged: boo
     Args:
         values: The value of the claim for each seed; above 0 if the claim holds.
         unit: Unit of the values.
-        digits: Decimals of the numbers.
+        digits: Least number of decimals.
         is_judged: Whether the claim is judged; if not, the numbers alone are returned.
 
     Example:
@@ -59,10 +61,14 @@ def judge(values: Sequence[float], unit: str, *, digits: int = 1, is_judged: boo
         number = f"{len(values)} seed{'s' * (len(values) != 1)}"
         return f"not decided: {number}, at least {LEAST_SEEDS} needed"
     if not any(values):
-        return "not decided: equal in every run"
+        return "not decided: the arms are equal in every run"
     interval = find_interval(values)
     _, low, high = interval
     answer = "holds" if low > 0 else "does not hold" if high < 0 else "not visible at this size"
+    while digits < MOST_DIGITS and any(
+        end and not float(f"{end:.{digits}f}") for end in (low, high)
+    ):
+        digits += 1
     mean, low, high = (f"{value:+.{digits}f}" for value in interval)
     numbers = f"{mean} [{low}, {high}] {unit}".rstrip()
     return f"{answer}: {numbers}" if is_judged else numbers

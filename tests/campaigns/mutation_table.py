@@ -647,6 +647,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "statistics.stdev(values) if len(values) > 1",
             "statistics.pstdev(values) if len(values) > 1",
         ),
+        ("if other != rate and tried", "if tried"),
     ),
     *_in(
         "experiments/ablations/arms.py",
@@ -671,6 +672,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("return -float(spearmanr", "return float(spearmanr"),
         ("distances[-1].mean() - distances[0]", "distances[-1].mean() - distances[1]"),
         ("(rows == 0) | (columns == 0)", "(rows == 0) & (columns == 0)"),
+        ('"pre-trained" if arm in study.starts', '"pre-trained" if arm in study.arms'),
+        ("PAPER_UNIFORM = 115.9", "PAPER_UNIFORM = 116.5"),
     ),
     *_in(
         "experiments/ablations/page.py",
@@ -680,6 +683,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("sum(times) / 3600", "len(times)"),
         ("if len(times) < len(rows)", "if False"),
         ("if claim.is_judged and claim.is_published", "if claim.is_judged"),
+        ("tested, fewshot, plan) if fewshot", 'tested, "test", plan) if fewshot'),
     ),
     *_in(
         "experiments/ablations/rates.py",
@@ -726,6 +730,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("(1 + CONFIDENCE) / 2", "CONFIDENCE"),
         ('"holds" if low > 0', '"holds" if interval[0] > 0'),
         ("LEAST_SEEDS = 3", "LEAST_SEEDS = 2"),
+        ("MOST_DIGITS = 3", "MOST_DIGITS = 1"),
+        ("for end in (low, high)", "for end in (low,)"),
     ),
     *_in(
         "experiments/command_line/frozen_features.py",
