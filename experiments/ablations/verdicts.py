@@ -69,6 +69,12 @@ def judge(values: Sequence[float], unit: str, *, digits: int = 1, is_judged: boo
         end and not float(f"{end:.{digits}f}") for end in (low, high)
     ):
         digits += 1
-    mean, low, high = (f"{value:+.{digits}f}" for value in interval)
+    mean, low, high = (_format_number(value, digits) for value in interval)
     numbers = f"{mean} [{low}, {high}] {unit}".rstrip()
     return f"{answer}: {numbers}" if is_judged else numbers
+
+
+def _format_number(value: float, digits: int) -> str:
+    """Returns a number with its sign, which a zero does not have."""
+    text = f"{value:+.{digits}f}"
+    return text if float(text) else text[1:]
