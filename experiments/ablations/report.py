@@ -433,7 +433,7 @@ def draw(path: Path, study: Study, rows: Sequence[Row], seeds: int) -> None:
             titles[metric]: _group_points(kept, rows, metric, places, done)
             for metric in study.metrics
         }
-        label = f"images that pre-training draws from{so_far}"
+        label = f"size of the set of pre-training images{so_far}"
         draw_accuracy_against_compute(path, panels, x_label=label, joined=True)
     elif study.picture == "data":
         places = _find_places(kept, rows, "training_images")
