@@ -482,7 +482,7 @@ def _crop(base: PretrainConfig, smoke: bool) -> Study:
         finding="One crop policy is used in fine-tuning; it is not compared with others.",
         about=(
             "One model, pre-trained on fractals, is fine-tuned with three crop policies: Inception "
-            "crops of 5 to 100 % of the image, random crops of a slightly enlarged image, and none. "
+            "crops of 5 to 100 % of the image, random crops of a slightly enlarged image, and whole images. "
             "The paper describes the random crop of BiT; its authors state that they used Inception crops "
             "(google-research/vision_transformer, issue 53). Neither source publishes a "
             "comparison. The test uses whole images, as the policy `resize only` does in training, "
