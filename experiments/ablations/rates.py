@@ -25,11 +25,17 @@ def make_grid(rate: float) -> tuple[float, ...]:
     return tuple(_round(each) for each in (rate / FACTOR, rate, FACTOR * rate))
 
 
+def find_best(tried: Tried) -> set[float]:
+    """Returns the rates with the highest accuracy. The set is empty if all diverged."""
+    best = max((accuracy for accuracy in tried.values() if accuracy is not None), default=None)
+    return {rate for rate, accuracy in tried.items() if best is not None and accuracy == best}
+
+
 def choose(tried: Tried) -> float | None:
     """Returns the rate with the highest accuracy (of equals, the smaller one), or None if all
     diverged.
     """
-    return min(_find_best(tried), default=None)
+    return min(find_best(tried), default=None)
 
 
 def next_rates(center: float, tried: Tried) -> tuple[float, ...]:
@@ -45,7 +51,7 @@ def next_rates(center: float, tried: Tried) -> tuple[float, ...]:
         return missing
     if len(tried) - len(grid) >= WIDENINGS or not _is_at_edge(tried):
         return ()
-    if max(tried) in _find_best(tried):
+    if max(tried) in find_best(tried):
         return (_round(FACTOR * max(tried)),)
     # also if all diverged: only a smaller rate can help
     return (_round(min(tried) / FACTOR),)
@@ -61,7 +67,7 @@ def find_winner(center: float, tried: Tried) -> float | None:
         return None
     if _is_at_edge(tried):
         rates, best = (
-            ", ".join(f"{rate:g}" for rate in sorted(each)) for each in (tried, _find_best(tried))
+            ", ".join(f"{rate:g}" for rate in sorted(each)) for each in (tried, find_best(tried))
         )
         raise ValueError(
             f"the best learning rate is not inside the grid after {WIDENINGS} widenings: of "
@@ -103,15 +109,9 @@ def list_stuck(study: Study, rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _find_best(tried: Tried) -> set[float]:
-    """Returns the rates with the highest accuracy. The set is empty if all diverged."""
-    best = max((accuracy for accuracy in tried.values() if accuracy is not None), default=None)
-    return {rate for rate, accuracy in tried.items() if best is not None and accuracy == best}
-
-
 def _is_at_edge(tried: Tried) -> bool:
     """Whether a better rate may lie beyond those tried, also if all diverged."""
-    best = _find_best(tried)
+    best = find_best(tried)
     return not best or bool(best & {min(tried), max(tried)})
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from command_line.trials import flat
 
 from ablations.arms import Arm, Claim, Study
-from ablations.rates import find_rate, find_tried
+from ablations.rates import find_best, find_rate, find_tried
 from ablations.rows import FEWSHOT, TEST, Row
 from ablations.verdicts import RULE, judge
 from keras_vit.analyze.trend_plots import (
@@ -344,8 +344,7 @@ def make_arm_table(study: Study, rows: Sequence[Row], seeds: int) -> str:
 
 def _list_equal_rates(rows: Sequence[Row], arm: str, rate: float) -> str:
     """Returns the other rates whose accuracy equals that of the winning rate, as text."""
-    tried = find_tried(rows, arm)
-    others = [other for other in sorted(tried) if other != rate and tried[other] == tried.get(rate)]
+    others = sorted(find_best(find_tried(rows, arm)) - {rate})
     return f" ({', '.join(f'{other:g}' for other in others)} was equal)" if others else ""
 
 

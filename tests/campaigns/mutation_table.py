@@ -647,7 +647,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "statistics.stdev(values) if len(values) > 1",
             "statistics.pstdev(values) if len(values) > 1",
         ),
-        ("if other != rate and tried", "if tried"),
+        ("find_best(find_tried(rows, arm)) - {rate}", "find_best(find_tried(rows, arm))"),
     ),
     *_in(
         "experiments/ablations/arms.py",
@@ -689,8 +689,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "experiments/ablations/rates.py",
         "tests/test_ablations.py",
         ("WIDENINGS = 4", "WIDENINGS = 5"),
-        ("if max(tried) in _find_best(tried)", "if False"),
-        ("min(_find_best(tried), default=None)", "max(_find_best(tried), default=None)"),
+        ("if max(tried) in find_best(tried)", "if False"),
+        ("min(find_best(tried), default=None)", "max(find_best(tried), default=None)"),
         ("best & {min(tried), max(tried)}", "best & {min(tried)}"),
     ),
     *_in(
